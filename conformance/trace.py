@@ -1,0 +1,236 @@
+"""Trace format version 1: JSON Lines, a header and then one event a line (docs/trace-format.md).
+
+The fields of an event are those of its class in ``vtoken_ref.events``, plus ``event``, its kind.
+Reading is strict (an unknown or missing field is an error) and streaming, as writing is.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Annotated, Any, Literal, Union, get_type_hints
+
+import msgspec
+
+from vtoken_ref.events import EVENT_TYPES, End, Event, Read
+from vtoken_ref.machine import MachineConfig
+from vtoken_ref.rules import Rule, VTokenError
+
+FORMAT = "vtoken-trace"
+VERSION = 1
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Fingerprint = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which runtime, serving which model, made the trace."""
+
+    runtime: str
+    runtime_version: str
+    vtoken_version: str
+    model: str
+
+
+class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The pool and the KV of one token; the usable blocks have consecutive ids."""
+
+    block_size: Positive
+    first_block_id: Count
+    num_blocks: Positive
+    num_layers: Positive
+    num_kv_heads: Positive
+    head_dim: Positive
+    dtype: str
+
+
+class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the run reclaims; ``theta_f`` is a fraction such as ``1/4``."""
+
+    strategy: Literal["in_place", "out_of_place"]
+    theta_f: str
+    low_watermark: Count | None
+    headroom: Count
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The first line of a trace."""
+
+    format: Literal["vtoken-trace"] = FORMAT
+    version: Literal[1] = VERSION
+    identity: Identity
+    geometry: Geometry
+    configuration: Configuration
+    view: Literal["packed"]
+    visibility: Literal["at_reclaim"]
+    policy: str
+    policy_args: dict[str, int]
+    seed: int
+
+    def machine_config(self) -> MachineConfig:
+        """Return what the executable spec needs of the header."""
+        geometry = self.geometry
+        return MachineConfig(
+            block_size=geometry.block_size,
+            block_ids=range(geometry.first_block_id, geometry.first_block_id + geometry.num_blocks),
+            headroom=self.configuration.headroom,
+        )
+
+
+class TraceError(VTokenError):
+    """The trace itself cannot be read as one; ``line`` is 1-based."""
+
+    def __init__(self, broken: Rule, line: int, detail: str) -> None:
+        super().__init__(broken, detail)
+        self.line = line
+
+
+class _Preamble(msgspec.Struct):
+    format: Any = None
+    version: Any = None
+
+
+def _wire_type(event_type: type[Event]) -> type[msgspec.Struct]:
+    hints = get_type_hints(event_type)
+    fields = []
+    for name in event_type.__slots__:
+        hint = tuple[Fingerprint, ...] if name == "fingerprints" else hints[name]
+        fields.append((name, hint))
+    return msgspec.defstruct(
+        event_type.__name__, fields, tag_field="event", tag=event_type.kind, frozen=True, forbid_unknown_fields=True
+    )
+
+
+_WIRE = {event_type: _wire_type(event_type) for event_type in EVENT_TYPES.values()}
+_EVENT = {wire: event_type for event_type, wire in _WIRE.items()}
+_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[tuple(_EVENT)])  # noqa: UP007
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_event(event: Event) -> bytes:
+    """Return one line of a trace, without its newline."""
+    wire = _WIRE[type(event)]
+    return _ENCODER.encode(wire(*(getattr(event, name) for name in event.__slots__)))
+
+
+def decode_event(line: bytes) -> Event:
+    """Return the event of one line.
+
+    Raises:
+        msgspec.DecodeError: not JSON, unknown event, unknown, missing or mistyped field.
+
+    """
+    wire = _DECODER.decode(line)
+    return _EVENT[type(wire)](*msgspec.structs.astuple(wire))
+
+
+class TraceReader:
+    """Read a trace line by line.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        header: the first line.
+        line: number of the line read last, 1-based.
+
+    Raises:
+        OSError: the file cannot be read.
+        TraceError: trace-not-json, trace-format, trace-field, trace-truncated.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self.line = 0
+        try:
+            self.header = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "TraceReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events; a trace that stops before its ``end`` is truncated."""
+        over = False
+        for raw in self._file:
+            self.line += 1
+            event = self._decode(raw)
+            over = over or isinstance(event, End)
+            yield event
+        if not over:
+            raise TraceError(Rule.TRACE_TRUNCATED, self.line, f"the trace stops at line {self.line} without an end event")
+
+    def _read_header(self) -> Header:
+        raw = self._file.readline()
+        self.line = 1
+        if not raw.endswith(b"\n"):
+            raise TraceError(Rule.TRACE_TRUNCATED, 1, "the trace has no complete header line")
+        try:
+            preamble = msgspec.json.decode(raw, type=_Preamble)
+        except msgspec.DecodeError as error:
+            raise TraceError(Rule.TRACE_NOT_JSON, 1, f"line 1 is not a trace header: {error}") from error
+        if (preamble.format, preamble.version) != (FORMAT, VERSION):
+            raise TraceError(
+                Rule.TRACE_FORMAT,
+                1,
+                f"line 1 says format {preamble.format!r} version {preamble.version!r}; this reader knows"
+                f" {FORMAT!r} version {VERSION}",
+            )
+        try:
+            return msgspec.json.decode(raw, type=Header)
+        except msgspec.DecodeError as error:
+            raise TraceError(Rule.TRACE_FIELD, 1, f"line 1: {error}") from error
+
+    def _decode(self, raw: bytes) -> Event:
+        if not raw.endswith(b"\n"):
+            raise TraceError(Rule.TRACE_TRUNCATED, self.line, f"line {self.line} is cut off")
+        try:
+            return decode_event(raw)
+        except msgspec.ValidationError as error:
+            raise TraceError(Rule.TRACE_FIELD, self.line, f"line {self.line}: {error}") from error
+        except msgspec.DecodeError as error:
+            raise TraceError(Rule.TRACE_NOT_JSON, self.line, f"line {self.line} is not JSON: {error}") from error
+
+
+class TraceWriter:
+    """Write a trace as it happens; ``close`` writes the ``end`` event unless the run failed.
+
+    Args:
+        path: the file to create.
+        header: the first line.
+
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._file: IO[bytes] = path.open("wb")
+        self._file.write(_ENCODER.encode(header) + b"\n")
+        self._num_events = 0
+        self._num_requests = 0
+
+    def write(self, event: Event) -> None:
+        """Append one event."""
+        self._file.write(encode_event(event) + b"\n")
+        self._num_events += 1
+        self._num_requests += event.kind == "admit"
+
+    def close(self, num_free_blocks: int | None) -> None:
+        """Close the file, first writing ``end`` with the free blocks counted by the runtime.
+
+        None means that the run did not end well: the trace stays without an end.
+        """
+        if self._file.closed:
+            return
+        if num_free_blocks is not None:
+            self.write(End(self._num_events, self._num_requests, num_free_blocks))
+        self._file.close()
+
+
+__all__ = ["Header", "Read", "TraceError", "TraceReader", "TraceWriter", "decode_event", "encode_event"]

@@ -1,0 +1,258 @@
+"""``vtoken verify``: serve real text under eviction, replay the trace, ask the oracle, and say so.
+
+Source: design 6, 7, 10.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from conformance.errors import UsageError
+from conformance.model import load_tokenizer, resolve_model
+from conformance.observers import HistoryRecorder, RunFigures
+from conformance.oracle import Oracle, OracleResult
+from conformance.port import ObservedPort, ServeJob, ServeResult, load_port
+from conformance.progress import Phases
+from conformance.prompts import Prompt, check_lengths, load, python_reference
+from conformance.replay import ReplayResult, replay
+from conformance.verdict import Verdict
+
+TIES_ALLOWED_PER = 500  # One tie is always allowed, then one in so many tokens.
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """The options of the command; see ``vtoken verify --help``."""
+
+    model: str | None
+    prompts: Path | None
+    num_prompts: int
+    policy: str
+    policy_args: dict[str, int]
+    budget: int
+    max_tokens: int
+    concurrency: int
+    block_size: int
+    num_blocks: int | None
+    theta_f: Fraction
+    low_watermark: int | None
+    seed: int
+    port: str
+    out: Path | None
+
+
+def run(options: VerifyOptions, phases: Phases) -> dict[str, Any]:
+    """Do the whole job and return the report, which is also in the run folder.
+
+    Raises:
+        UsageError: the options cannot be served; no run folder is left behind.
+
+    """
+    port = load_port(options.port)
+    advance = phases.start("model", unit="")
+    model = resolve_model(options.model, progress=lambda _: advance(0, None))
+    prompts = _prompts(options, model)
+    advance(1, 1)
+    check_lengths(prompts, _max_model_len(model), options.max_tokens)
+    out = options.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{options.policy.replace(':', '.')}"
+    job = _job(options, model, prompts, out / "trace.jsonl")
+    port.check(job)
+    with _run_folder(out):
+        return _run(port, job, options, out, phases)
+
+
+def _run(port: ObservedPort, job: ServeJob, options: VerifyOptions, out: Path, phases: Phases) -> dict[str, Any]:
+    served = port.serve(job, phases.start("serve", unit="tokens"))
+    _write_outputs(out / "outputs.jsonl", served)
+    figures, history = RunFigures(), HistoryRecorder()
+    advance = phases.start("replay", unit="events")
+    assert job.trace is not None
+    replayed = replay(job.trace, (figures, history), progress=lambda events: advance(events, None))
+    advance(replayed.events, replayed.events)
+    judged = _judge(job.model, history, phases)
+    report = _report(job, options, served, replayed, figures, history, judged)
+    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    return report
+
+
+def _prompts(options: VerifyOptions, model: Path) -> list[Prompt]:
+    tokenizer = load_tokenizer(model)
+    if options.prompts is not None:
+        return load(options.prompts, tokenizer, limit=options.num_prompts)
+    return python_reference(tokenizer, options.num_prompts, seed=options.seed)
+
+
+def _max_model_len(model: Path) -> int:
+    return int(json.loads((model / "config.json").read_text())["max_position_embeddings"])
+
+
+def _job(options: VerifyOptions, model: Path, prompts: list[Prompt], trace: Path) -> ServeJob:
+    return ServeJob(
+        model=model,
+        prompts={prompt.name: prompt.token_ids for prompt in prompts},
+        max_new_tokens=options.max_tokens,
+        policy=options.policy,
+        policy_args=options.policy_args,
+        seed=options.seed,
+        budget=options.budget,
+        theta_f=options.theta_f,
+        low_watermark=options.low_watermark,
+        concurrency=options.concurrency,
+        block_size=options.block_size,
+        num_blocks=options.num_blocks,
+        trace=trace,
+    )
+
+
+@contextlib.contextmanager
+def _run_folder(out: Path) -> Iterator[None]:
+    """Make a new folder, and take it away again when the job turns out to be no job."""
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UsageError(f"run folder {out} exists; give another one with --out") from error
+    except OSError as error:
+        raise UsageError(f"cannot make run folder {out}: {error.strerror}; give another one with --out") from error
+    try:
+        yield
+    except UsageError:
+        shutil.rmtree(out)
+        raise
+
+
+def _write_outputs(path: Path, served: ServeResult) -> None:
+    with path.open("w") as file:
+        for request in served.requests:
+            row = {
+                "name": request.name,
+                "token_ids": list(request.token_ids),
+                "finish_reason": request.finish_reason,
+            }
+            file.write(json.dumps(row) + "\n")
+
+
+def _judge(model: Path, history: HistoryRecorder, phases: Phases) -> list[OracleResult]:
+    advance = phases.start("oracle", unit="sequences")
+    oracle = Oracle(model)
+    results = []
+    for epoch in history.epochs.values():
+        advance(len(results), len(history.epochs))
+        results.append(oracle.check(epoch))
+    advance(len(results), len(history.epochs))
+    return results
+
+
+def _report(
+    job: ServeJob,
+    options: VerifyOptions,
+    served: ServeResult,
+    replayed: ReplayResult,
+    figures: RunFigures,
+    history: HistoryRecorder,
+    judged: list[OracleResult],
+) -> dict[str, Any]:
+    counts = {
+        name: sum(getattr(result, name) for result in judged)
+        for name in ("tokens", "matched", "ties", "mismatched")
+    }
+    same_outputs = sorted(history.outputs().values()) == sorted(list(r.token_ids) for r in served.requests)
+    problems = _problems(served, replayed, counts, same_outputs)
+    verdict = replayed.verdict if replayed.verdict is not Verdict.PASS else Verdict.PASS
+    if problems and verdict is Verdict.PASS:
+        verdict = Verdict.FAIL
+    if not problems and not counts["tokens"]:
+        verdict, problems = Verdict.INCONCLUSIVE, ["no token was generated, so nothing was verified"]
+    return {
+        "verdict": verdict.value,
+        "problems": problems,
+        "events": replayed.events,
+        "requests": len(served.requests),
+        "preemptions": served.num_preemptions,
+        "tokens_evicted": figures.tokens_evicted,
+        "kv_hashes_compared": figures.kv_hashes_compared,
+        "relocations": figures.relocations,
+        "blocks_reclaimed": figures.blocks_reclaimed,
+        "bytes_moved": figures.bytes_moved,
+        "oracle": counts,
+        "mismatches": [vars_of(m) for result in judged for m in result.mismatches],
+        "blocks": figures.blocks(),
+        "leaked_blocks": served.leaked_blocks,
+        "replay": replayed.to_json(),
+        "trace": str(job.trace),
+        "serve_seconds": round(served.seconds, 3),
+        "options": {
+            "policy": options.policy,
+            "policy_args": options.policy_args,
+            "budget": options.budget,
+            "max_tokens": options.max_tokens,
+            "concurrency": options.concurrency,
+            "block_size": options.block_size,
+            "theta_f": str(options.theta_f),
+            "seed": options.seed,
+        },
+        "versions": dict(served.versions),
+    }
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a slotted dataclass by name."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _problems(
+    served: ServeResult, replayed: ReplayResult, counts: dict[str, int], same_outputs: bool
+) -> list[str]:
+    problems = []
+    if replayed.verdict is not Verdict.PASS:
+        problems.append(f"replay: {replayed.rule} at line {replayed.line}: {replayed.detail}")
+    if counts["mismatched"]:
+        problems.append(f"oracle: {counts['mismatched']} of {counts['tokens']} tokens are not what the model says")
+    if counts["ties"] > max(1, counts["tokens"] // TIES_ALLOWED_PER):
+        problems.append(f"oracle: {counts['ties']} ties in {counts['tokens']} tokens are too many to be chance")
+    if served.leaked_blocks:
+        problems.append(f"pool: {served.leaked_blocks} blocks are not back in the runtime's pool")
+    if replayed.verdict is Verdict.PASS and not same_outputs:
+        problems.append("outputs: the trace does not hold the tokens that were served")
+    return problems
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Print the table that ends with the verdict."""
+    oracle, blocks = report["oracle"], report["blocks"]
+    rows = [
+        ("events replayed", f"{report['events']:,}"),
+        ("KV hashes compared", f"{report['kv_hashes_compared']:,}"),
+        ("tokens evicted", f"{report['tokens_evicted']:,}"),
+        ("relocations", f"{report['relocations']:,}"),
+        ("bytes moved", f"{report['bytes_moved']:,}"),
+        ("blocks reclaimed", f"{report['blocks_reclaimed']:,}"),
+        ("blocks per request", _mean(blocks["retained"])),
+        ("  packed ideal", _mean(blocks["packed_ideal"])),
+        ("  without reclamation", _mean(blocks["no_reclamation"])),
+        ("blocks leaked", str(report["leaked_blocks"])),
+        ("oracle matches", f"{oracle['matched']:,} of {oracle['tokens']:,}, {oracle['ties']} ties"),
+        ("oracle mismatches", str(oracle["mismatched"])),
+        ("run folder", str(Path(report["trace"]).parent)),
+    ]
+    options = report["options"]
+    table = Table(title=f"{report['requests']} requests, {options['policy']}, budget {options['budget']}", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.print(table)
+    for problem in report["problems"]:
+        console.print(problem, soft_wrap=True)
+    console.print(report["verdict"].upper())
+
+
+def _mean(value: float | None) -> str:
+    return "nothing was evicted" if value is None else f"{value:.2f}"

@@ -1,0 +1,54 @@
+"""When reclamation is worth an attempt.
+
+Source: paper 3.3.1, 3.3.2; design 4.2.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from vtoken_ref.events import Strategy
+from vtoken_ref.planner import num_blocks_for
+from vtoken_ref.table import TokenTable
+
+DEFAULT_THETA_F = Fraction(1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimConfig:
+    """How eagerly and how to reclaim.
+
+    Attributes:
+        strategy: ``in_place`` or ``out_of_place``.
+        theta_f: waste F must be above this; exact, compared as integers.
+        low_watermark: attempt only when at most this many blocks are free; None for always.
+        max_source_blocks: B, the most source blocks of one plan; None for no bound.
+        headroom: the most blocks leased at one time, inside the same budget.
+
+    """
+
+    strategy: Strategy = "in_place"
+    theta_f: Fraction = DEFAULT_THETA_F
+    low_watermark: int | None = None
+    max_source_blocks: int | None = None
+    headroom: int = 0
+
+
+def eligible(table: TokenTable, req_id: str, config: ReclaimConfig, num_free_blocks: int) -> bool:
+    """Tell whether a plan for this request is worth making now.
+
+    Waste is above the threshold, free blocks are near the low watermark, at least one whole block
+    would come free, and a block's worth of dead tokens is resident. The last is the hysteresis: a
+    request whose live tokens just fill its blocks would otherwise be repacked for every new token.
+
+    Source: paper 3.3.1.
+    Differs from source: the paper has no hysteresis and does not require a whole block to win.
+    """
+    num_live = table.num_live(req_id)
+    gain = len(table.written_blocks(req_id)) - num_blocks_for(num_live, table.block_size)
+    num_dead = table.length(req_id) - num_live
+    return (
+        (config.low_watermark is None or num_free_blocks <= config.low_watermark)
+        and gain >= 1
+        and num_dead >= table.block_size
+        and table.waste() > config.theta_f
+    )

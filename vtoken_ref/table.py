@@ -1,0 +1,373 @@
+"""The token table: for every request, which slot each token is in and whether it is live.
+
+Source: paper 3.2, 3.5 (I2); design 4.1.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from vtoken_ref.events import Move
+from vtoken_ref.rules import Rule, VTokenError
+
+NO_SLOT = -1
+HOLE = -1
+
+
+@dataclass(slots=True)
+class _Request:
+    """Placement of one request. ``rows[block][offset]`` is the token there, or HOLE."""
+
+    block_ids: list[int] = field(default_factory=list)
+    num_written_blocks: int = 0
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    live_in_block: dict[int, int] = field(default_factory=dict)
+    slots: list[int] = field(default_factory=list)
+    live: bytearray = field(default_factory=bytearray)
+    num_live: int = 0
+
+
+class TokenTable:
+    """Where each token of each request is.
+
+    A token is live until it is evicted. A dead token keeps its slot until it is reclaimed: another
+    token moves there, its block leaves the request, or the resident length retreats below it. The
+    tokens of a request lie in its block list in writing order; the *resident length* counts the
+    slots up to the last written one. Every operation checks everything first, then changes; an
+    illegal call raises and changes nothing. No operation scans all tokens but those that list them.
+
+    Args:
+        block_size: slots per block, S.
+
+    Source: paper 3.2.
+    Differs from source: ``apply_moves`` may also replace the request's block list, since moving
+        tokens out of place is not one step unless the destinations join the list in it.
+
+    """
+
+    def __init__(self, block_size: int) -> None:
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, not {block_size}")
+        self.block_size = block_size
+        self._requests: dict[str, _Request] = {}
+        self._num_live = 0
+        self._num_blocks = 0
+
+    # Growing, evicting, moving, dropping.
+
+    def sync_new_tokens(self, req_id: str, block_ids: Sequence[int], total_len: int) -> range:
+        """Register the tokens up to ``total_len`` in the next slots; return their ids.
+
+        Args:
+            req_id: the request; a new one is created.
+            block_ids: its whole block list; blocks may only have been appended.
+            total_len: tokens computed so far in this epoch, evicted ones included.
+
+        Raises:
+            VTokenError: length-shrank, block-list-changed, block-list-short.
+
+        """
+        request = self._requests.get(req_id, _Request())
+        num_new = total_len - len(request.slots)
+        new_slots = self.next_slots(req_id, block_ids, num_new)
+
+        self._requests[req_id] = request
+        self._num_blocks += len(block_ids) - len(request.block_ids)
+        request.block_ids = list(block_ids)
+        first = len(request.slots)
+        for token_id, slot in enumerate(new_slots, first):
+            block_id = slot // self.block_size
+            request.rows.setdefault(block_id, []).append(token_id)
+            request.live_in_block[block_id] = request.live_in_block.get(block_id, 0) + 1
+        request.slots.extend(new_slots)
+        request.live.extend(b"\x01" * num_new)
+        request.num_live += num_new
+        request.num_written_blocks = self._count_written(request)
+        self._num_live += num_new
+        return range(first, total_len)
+
+    def evict_token(self, req_id: str, token_id: int) -> None:
+        """Mark a live token dead; it keeps its slot.
+
+        Raises:
+            VTokenError: unknown-request, unknown-token, evicted-twice.
+
+        """
+        request = self._get(req_id)
+        self.check_live(req_id, token_id, Rule.EVICTED_TWICE)
+
+        request.live[token_id] = 0
+        request.live_in_block[request.slots[token_id] // self.block_size] -= 1
+        request.num_live -= 1
+        self._num_live -= 1
+
+    def apply_moves(
+        self, req_id: str, moves: Sequence[Move], block_ids: Sequence[int] | None = None
+    ) -> None:
+        """Switch to a new layout in one step, then retreat to just after the last live token.
+
+        Args:
+            req_id: the request.
+            moves: live tokens with their present and their new slots.
+            block_ids: the request's block list afterwards; None keeps it.
+
+        Raises:
+            VTokenError: unknown-request, unknown-token, dead-move, stale-source, slot-used-twice,
+                slot-outside, slot-occupied, block-list-changed, block-still-live.
+
+        """
+        request = self._get(req_id)
+        new_list = request.block_ids if block_ids is None else list(block_ids)
+        self._check_moves(req_id, request, moves, new_list)
+
+        for move in moves:
+            block_id, offset = divmod(move.src_slot, self.block_size)
+            request.rows[block_id][offset] = HOLE
+            request.live_in_block[block_id] -= 1
+        for block_id in set(request.block_ids) - set(new_list):
+            for token_id in request.rows.pop(block_id, ()):
+                self._reclaim(request, token_id)
+            request.live_in_block.pop(block_id, None)
+        self._num_blocks += len(new_list) - len(request.block_ids)
+        request.block_ids = new_list
+        for move in moves:
+            self._place(request, move)
+        self._retreat(request)
+
+    def drop(self, req_id: str) -> None:
+        """Forget a request.
+
+        Raises:
+            VTokenError: unknown-request.
+
+        """
+        request = self._get(req_id)
+
+        del self._requests[req_id]
+        self._num_live -= request.num_live
+        self._num_blocks -= len(request.block_ids)
+
+    # Looking.
+
+    def __contains__(self, req_id: str) -> bool:
+        return req_id in self._requests
+
+    def requests(self) -> list[str]:
+        """Return the ids of all requests."""
+        return list(self._requests)
+
+    def slot(self, req_id: str, token_id: int) -> int:
+        """Return a token's slot, dead or live.
+
+        Raises:
+            VTokenError: unknown-request, unknown-token (also when it has been reclaimed).
+
+        """
+        request = self._get(req_id)
+        if not 0 <= token_id < len(request.slots) or request.slots[token_id] == NO_SLOT:
+            raise VTokenError(Rule.UNKNOWN_TOKEN, f"request {req_id} has no token {token_id} in any slot")
+        return request.slots[token_id]
+
+    def slot_mapping(self, req_id: str) -> list[int]:
+        """Return the slots of the live tokens in logical order."""
+        request = self._get(req_id)
+        return [slot for slot, live in zip(request.slots, request.live, strict=True) if live]
+
+    def live_tokens(self, req_id: str) -> list[int]:
+        """Return the ids of the live tokens, ascending."""
+        return [token_id for token_id, live in enumerate(self._get(req_id).live) if live]
+
+    def is_live(self, req_id: str, token_id: int) -> bool:
+        """Tell whether a token exists and is live."""
+        request = self._get(req_id)
+        return 0 <= token_id < len(request.live) and bool(request.live[token_id])
+
+    def resident_tokens(self, req_id: str) -> list[int]:
+        """Return the token in each slot up to the resident length, in block-list order, or HOLE."""
+        request = self._get(req_id)
+        tokens: list[int] = []
+        for block_id in request.block_ids[: request.num_written_blocks]:
+            tokens.extend([HOLE] * (-len(tokens) % self.block_size))
+            tokens.extend(request.rows.get(block_id, ()))
+        return tokens
+
+    def block_tokens(self, req_id: str, block_id: int) -> list[int]:
+        """Return the tokens written in one block by offset, HOLE where there is none."""
+        return list(self._get(req_id).rows.get(block_id, ()))
+
+    def num_tokens(self, req_id: str) -> int:
+        """Return the tokens registered in this epoch, evicted ones included."""
+        return len(self._get(req_id).slots)
+
+    def num_live(self, req_id: str) -> int:
+        """Return the number of live tokens."""
+        return self._get(req_id).num_live
+
+    def length(self, req_id: str) -> int:
+        """Return the resident length: slots up to the last written one."""
+        request = self._get(req_id)
+        return self._length(request)
+
+    def block_ids(self, req_id: str) -> list[int]:
+        """Return the request's block list."""
+        return list(self._get(req_id).block_ids)
+
+    def written_blocks(self, req_id: str) -> list[int]:
+        """Return the leading part of the block list that holds tokens."""
+        request = self._get(req_id)
+        return request.block_ids[: request.num_written_blocks]
+
+    def live_in_block(self, req_id: str, block_id: int) -> int:
+        """Return n_b, the live tokens of a request in one block."""
+        return self._get(req_id).live_in_block.get(block_id, 0)
+
+    def waste(self, req_id: str | None = None) -> Fraction:
+        """Return F = 1 - mean(n_b / S) over the blocks of one request, or of all, exactly.
+
+        Source: paper 2.3.1.
+        """
+        if req_id is None:
+            num_live, num_blocks = self._num_live, self._num_blocks
+        else:
+            request = self._get(req_id)
+            num_live, num_blocks = request.num_live, len(request.block_ids)
+        num_slots = num_blocks * self.block_size
+        return Fraction(num_slots - num_live, num_slots) if num_slots else Fraction(0)
+
+    def next_slots(self, req_id: str, block_ids: Sequence[int], num_new: int) -> list[int]:
+        """Return the slots that the next ``num_new`` tokens will take; change nothing.
+
+        Raises:
+            VTokenError: length-shrank, block-list-changed, block-list-short.
+
+        """
+        request = self._requests.get(req_id, _Request())
+        if num_new < 0:
+            raise VTokenError(Rule.LENGTH_SHRANK, f"request {req_id} would lose {-num_new} tokens")
+        known = request.block_ids
+        if list(block_ids[: len(known)]) != known or len(set(block_ids)) != len(block_ids):
+            raise VTokenError(
+                Rule.BLOCK_LIST_CHANGED,
+                f"request {req_id} has blocks {known}, which {list(block_ids)} does not extend",
+            )
+        start = self._length(request)
+        if start + num_new > len(block_ids) * self.block_size:
+            raise VTokenError(
+                Rule.BLOCK_LIST_SHORT,
+                f"request {req_id} needs {start + num_new} slots, its {len(block_ids)} blocks"
+                f" have {len(block_ids) * self.block_size}",
+            )
+        return [
+            block_ids[index // self.block_size] * self.block_size + index % self.block_size
+            for index in range(start, start + num_new)
+        ]
+
+    def check_live(self, req_id: str, token_id: int, if_dead: Rule) -> None:
+        """Raise unknown-token, or ``if_dead`` when the token is dead."""
+        request = self._get(req_id)
+        if not 0 <= token_id < len(request.slots):
+            raise VTokenError(Rule.UNKNOWN_TOKEN, f"request {req_id} has no token {token_id}")
+        if not request.live[token_id]:
+            raise VTokenError(if_dead, f"token {token_id} of request {req_id} is dead")
+
+    # Inside.
+
+    def _get(self, req_id: str) -> _Request:
+        request = self._requests.get(req_id)
+        if request is None:
+            raise VTokenError(Rule.UNKNOWN_REQUEST, f"the table has no request {req_id}")
+        return request
+
+    def _length(self, request: _Request) -> int:
+        if not request.num_written_blocks:
+            return 0
+        last = request.num_written_blocks - 1
+        return last * self.block_size + len(request.rows[request.block_ids[last]])
+
+    def _count_written(self, request: _Request) -> int:
+        count = len(request.block_ids)
+        while count and not request.rows.get(request.block_ids[count - 1]):
+            count -= 1
+        return count
+
+    def _check_moves(
+        self, req_id: str, request: _Request, moves: Sequence[Move], new_list: list[int]
+    ) -> None:
+        if len(set(new_list)) != len(new_list):
+            raise VTokenError(Rule.BLOCK_LIST_CHANGED, f"request {req_id} would list a block twice")
+        for token_id, src_slot, _ in moves:
+            self.check_live(req_id, token_id, Rule.DEAD_MOVE)
+            if request.slots[token_id] != src_slot:
+                raise VTokenError(
+                    Rule.STALE_SOURCE,
+                    f"token {token_id} of request {req_id} is in slot {request.slots[token_id]},"
+                    f" not {src_slot}",
+                )
+        for slot in _duplicates([move.src_slot for move in moves]):
+            raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {slot} is the source of two moves")
+        for slot in _duplicates([move.dst_slot for move in moves]):
+            raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {slot} is the destination of two moves")
+        self._check_destinations(req_id, request, moves, set(new_list))
+        leaving = {move.token_id for move in moves}
+        for block_id in set(request.block_ids) - set(new_list):
+            staying = [
+                token_id
+                for token_id in request.rows.get(block_id, ())
+                if token_id != HOLE and request.live[token_id] and token_id not in leaving
+            ]
+            if staying:
+                raise VTokenError(
+                    Rule.BLOCK_STILL_LIVE,
+                    f"block {block_id} would leave request {req_id} with live token {staying[0]}",
+                )
+
+    def _check_destinations(
+        self, req_id: str, request: _Request, moves: Sequence[Move], new_blocks: set[int]
+    ) -> None:
+        moving = {move.token_id for move in moves}
+        for token_id, _, dst_slot in moves:
+            block_id, offset = divmod(dst_slot, self.block_size)
+            if block_id not in new_blocks:
+                raise VTokenError(
+                    Rule.SLOT_OUTSIDE,
+                    f"token {token_id} would go to slot {dst_slot}, outside the blocks of {req_id}",
+                )
+            row = request.rows.get(block_id, ())
+            occupant = row[offset] if offset < len(row) else HOLE
+            if occupant != HOLE and request.live[occupant] and occupant not in moving:
+                raise VTokenError(
+                    Rule.SLOT_OCCUPIED,
+                    f"token {token_id} would go to slot {dst_slot}, where live token {occupant} is",
+                )
+
+    def _reclaim(self, request: _Request, token_id: int) -> None:
+        if token_id != HOLE and not request.live[token_id]:
+            request.slots[token_id] = NO_SLOT
+
+    def _place(self, request: _Request, move: Move) -> None:
+        block_id, offset = divmod(move.dst_slot, self.block_size)
+        row = request.rows.setdefault(block_id, [])
+        row.extend([HOLE] * (offset + 1 - len(row)))
+        self._reclaim(request, row[offset])
+        row[offset] = move.token_id
+        request.slots[move.token_id] = move.dst_slot
+        request.live_in_block[block_id] = request.live_in_block.get(block_id, 0) + 1
+
+    def _retreat(self, request: _Request) -> None:
+        """Cut everything after the last live token; dead tokens there lose their slots."""
+        request.num_written_blocks = self._count_written(request)
+        while request.num_written_blocks:
+            row = request.rows[request.block_ids[request.num_written_blocks - 1]]
+            while row and (row[-1] == HOLE or not request.live[row[-1]]):
+                self._reclaim(request, row.pop())
+            if row:
+                return
+            request.num_written_blocks = self._count_written(request)
+
+
+def _duplicates(values: Sequence[int]) -> Iterator[int]:
+    seen: set[int] = set()
+    for value in values:
+        if value in seen:
+            yield value
+        seen.add(value)
