@@ -141,7 +141,13 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
 def convert(gguf_path: Path, folder: Path) -> None:
     """Write the GGUF file's model, dequantised to float32, and its tokenizer into ``folder``."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GenerationConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
 
     source: dict[str, Any] = {"gguf_file": gguf_path.name, "local_files_only": True}
     with quiet_transformers():

@@ -1,7 +1,7 @@
 """What is collected while a trace is replayed: the figures of a run, and the oracle's input."""
 
 from conformance.history import EpochHistory, QuerySpan, Sampled
-from vtoken_ref.events import Commit, Copy, Event, Evict, Forward, Output, Read, Release, Sync
+from vtoken_ref.events import Commit, Copy, Event, Evict, Forward, Output, Preempt, Read, Release, Sync
 from vtoken_ref.machine import Machine
 from vtoken_ref.planner import num_blocks_for
 
@@ -15,6 +15,7 @@ class RunFigures:
         relocations: plans committed.
         blocks_reclaimed: blocks that requests gave up while they went on.
         bytes_moved: KV bytes copied.
+        preemptions: epochs that the scheduler ended.
 
     """
 
@@ -24,6 +25,7 @@ class RunFigures:
         self.relocations = 0
         self.blocks_reclaimed = 0
         self.bytes_moved = 0
+        self.preemptions = 0
         self._num_samples = 0
         self._retained = 0
         self._packed_ideal = 0
@@ -41,6 +43,8 @@ class RunFigures:
                 self.kv_hashes_compared += 2
             case Release():
                 self.blocks_reclaimed += len(event.block_ids)
+            case Preempt():
+                self.preemptions += 1
             case Forward(phase="end"):
                 self.kv_hashes_compared += len(event.reads)
             case Forward(phase="begin"):

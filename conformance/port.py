@@ -75,7 +75,6 @@ class ServeResult:
     Attributes:
         requests: one for each prompt, in the order of the job.
         leaked_blocks: usable blocks that are not back in the runtime's pool.
-        num_preemptions: how often the scheduler preempted a request.
         seconds: from the first request to the last token, the start of the engine not counted.
         versions: of the software that matters for the result.
 
@@ -83,7 +82,6 @@ class ServeResult:
 
     requests: tuple[Served, ...]
     leaked_blocks: int
-    num_preemptions: int
     seconds: float
     versions: Mapping[str, str]
 

@@ -158,7 +158,9 @@ Content = tuple[str, bool]
 
 def to_prompt(place: str, text: str, templated: bool, tokenizer: Tokenizer) -> Prompt:
     """Return one prompt; raises UsageError when it is empty."""
-    token_ids = tokenizer.encode(text, add_special_tokens=not templated, verbose=False) if text.strip() else []
+    token_ids = (
+        tokenizer.encode(text, add_special_tokens=not templated, verbose=False) if text.strip() else []
+    )
     if not token_ids:
         raise UsageError(f"{place}: the prompt is empty: give it some text or drop the line")
     return Prompt(place, tuple(token_ids))
@@ -170,7 +172,9 @@ def read_utf8(path: Path) -> str:
         content = path.read_bytes()
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise UsageError(f"the prompt file {path} cannot be read ({error.strerror}): check its name") from error
+        raise UsageError(
+            f"the prompt file {path} cannot be read ({error.strerror}): check its name"
+        ) from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: this is not UTF-8: save the file as UTF-8") from error

@@ -176,7 +176,7 @@ class TraceReader:
         try:
             preamble = msgspec.json.decode(raw, type=_Preamble)
         except msgspec.DecodeError as error:
-            raise TraceError(Rule.TRACE_NOT_JSON, 1, f"line 1 is not a trace header: {error}") from error
+            raise _unreadable(raw, 1, error) from error
         if (preamble.format, preamble.version) != (FORMAT, VERSION):
             raise TraceError(
                 Rule.TRACE_FORMAT,
@@ -187,17 +187,26 @@ class TraceReader:
         try:
             return msgspec.json.decode(raw, type=Header)
         except msgspec.DecodeError as error:
-            raise TraceError(Rule.TRACE_FIELD, 1, f"line 1: {error}") from error
+            raise _unreadable(raw, 1, error) from error
 
     def _decode(self, raw: bytes) -> Event:
         if not raw.endswith(b"\n"):
             raise TraceError(Rule.TRACE_TRUNCATED, self.line, f"line {self.line} is cut off")
         try:
             return decode_event(raw)
-        except msgspec.ValidationError as error:
-            raise TraceError(Rule.TRACE_FIELD, self.line, f"line {self.line}: {error}") from error
         except msgspec.DecodeError as error:
-            raise TraceError(Rule.TRACE_NOT_JSON, self.line, f"line {self.line} is not JSON: {error}") from error
+            raise _unreadable(raw, self.line, error) from error
+
+
+def _unreadable(raw: bytes, line: int, error: msgspec.DecodeError) -> TraceError:
+    """Tell a line that is no JSON object from one with other fields than its kind has."""
+    try:
+        is_object = isinstance(msgspec.json.decode(raw), dict)
+    except msgspec.DecodeError:
+        is_object = False
+    if is_object:
+        return TraceError(Rule.TRACE_FIELD, line, f"line {line}: {error}")
+    return TraceError(Rule.TRACE_NOT_JSON, line, f"line {line} is not a JSON object: {error}")
 
 
 class TraceWriter:

@@ -176,7 +176,7 @@ def _report(
         "problems": problems,
         "events": replayed.events,
         "requests": len(served.requests),
-        "preemptions": served.num_preemptions,
+        "preemptions": figures.preemptions,
         "tokens_evicted": figures.tokens_evicted,
         "kv_hashes_compared": figures.kv_hashes_compared,
         "relocations": figures.relocations,

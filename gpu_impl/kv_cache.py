@@ -193,6 +193,7 @@ def cpu_attention_layout(tensors: Sequence[torch.Tensor], block_size: int, isa: 
 def _head_dim(tensor: torch.Tensor, block_size: int) -> int:
     if tensor.dim() != 4 or tensor.shape[2] != block_size or tensor.shape[3] % 2:
         raise ValueError(
-            f"a layer must be [num_blocks, num_kv_heads, {block_size}, 2 * head_dim], not {list(tensor.shape)}"
+            f"a layer must be [num_blocks, num_kv_heads, {block_size}, 2 * head_dim],"
+            f" not {list(tensor.shape)}"
         )
     return int(tensor.shape[3]) // 2

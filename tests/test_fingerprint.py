@@ -77,7 +77,7 @@ def test_a_relocated_token_keeps_its_fingerprint(layout):
     cache = random_cache(layout, 3, 4, 2, 8, 6, torch.bfloat16)
     sources, destinations = torch.arange(5, 25), torch.arange(2, 22)
     before = batched.fingerprints(cache, sources)
-    relocate(cache, [Move(*move) for move in zip(range(20), sources.tolist(), destinations.tolist())])
+    relocate(cache, list(map(Move, range(20), sources.tolist(), destinations.tolist())))
     assert batched.fingerprints(cache, destinations) == before
 
 

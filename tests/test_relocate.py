@@ -51,7 +51,7 @@ def test_any_moves_even_overlapping_ones(layout, dtype, num_blocks, block_size, 
     slots = st.permutations(range(cache.num_slots))
     num_moves = data.draw(st.integers(0, cache.num_slots))
     sources, destinations = data.draw(slots)[:num_moves], data.draw(slots)[:num_moves]
-    check_relocation(cache, [Move(*move) for move in zip(range(num_moves), sources, destinations)])
+    check_relocation(cache, list(map(Move, range(num_moves), sources, destinations)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

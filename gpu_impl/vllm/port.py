@@ -81,12 +81,10 @@ class VllmPort:
                     reasons[output.request_id] = str(output.outputs[0].finish_reason)
             progress(sum(map(len, generated.values())), most)
         seconds = time.perf_counter() - started
-        scheduler = scheduler_of(engine)
-        pool = scheduler.kv_cache_manager.block_pool
+        pool = scheduler_of(engine).kv_cache_manager.block_pool
         return ServeResult(
             requests=tuple(Served(name, generated[name], reasons[name]) for name in job.prompts),
             leaked_blocks=pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(),
-            num_preemptions=sum(getattr(scheduler, "num_preempted", {}).values()),
             seconds=seconds,
             versions=versions(),
         )

@@ -43,9 +43,10 @@ class VTokenModelRunner(CPUModelRunner):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
         """Give the reclaimer access to the KV of all layers, in model order."""
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
-        settings = self.vtoken_config
+        settings, group = self.vtoken_config, kv_cache_config.kv_cache_groups[0]
+        isa = self.compilation_config.static_forward_context[group.layer_names[0]].isa
         self.reclaimer = self.reclaimer_cls(
-            cpu_attention_layout(self.kv_caches, kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size),
+            cpu_attention_layout(self.kv_caches, group.kv_cache_spec.block_size, isa),
             load_policy(settings.policy, settings.policy_args, settings.seed),
             settings.reclaim,
             recording=settings.trace is not None,
@@ -54,6 +55,8 @@ class VTokenModelRunner(CPUModelRunner):
     def execute_model(self, scheduler_output: VTokenSchedulerOutput, *args: Any, **kwargs: Any) -> Any:
         """Start the epochs that this step begins, then run the forward."""
         self._step = scheduler_output
+        for req_id in scheduler_output.preempted_req_ids or ():
+            self.reclaimer.drop(req_id)
         resumed = scheduler_output.scheduled_cached_reqs.resumed_req_ids
         for new in scheduler_output.scheduled_new_reqs:
             self._start_epoch(new.req_id, new.prompt_token_ids)
