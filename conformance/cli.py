@@ -81,7 +81,8 @@ def verify(
     ] = None,
     theta_f: Annotated[str, typer.Option(help="Reclaim when waste is above this fraction.")] = "0",
     low_watermark: Annotated[
-        int | None, typer.Option(min=0, help="Reclaim when at most this many blocks are free; default always.")
+        int | None,
+        typer.Option(min=0, help="Reclaim when at most this many blocks are free; default always."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of prompts and policy.")] = 0,
     port: Annotated[str, typer.Option(help="vllm, or package.module:factory.")] = "vllm",

@@ -65,8 +65,8 @@ class Oracle:
     dtype     e        tie gap  outputs   top-2 gaps within the tie gap
     ========  =======  =======  ========  =======================================================
     float32   7.3e-5   5e-4     1,152     1
-    float16   0.079    0.2      192       22
-    bfloat16  0.57     1.5      192       94: ties say little, so check in float32 where you can
+    float16   0.079    0.2      192       30
+    bfloat16  0.57     1.5      192       95: ties say little, so check in float32 where you can
     ========  =======  =======  ========  =======================================================
 
     Another model with larger logits, or a device that multiplies float32 in lower precision, needs
@@ -94,6 +94,8 @@ class Oracle:
             raise UsageError(f"the oracle cannot run in {dtype}: use one of {', '.join(TIE_GAPS)}")
         if tie_gap is not None and not tie_gap >= 0:
             raise UsageError(f"the tie gap {tie_gap} is not a distance between logits: give 0 or more")
+        if threads is not None and threads < 1:
+            raise UsageError(f"the oracle cannot run on {threads} threads: give 1 or more")
         self.tie_gap = TIE_GAPS[dtype] if tie_gap is None else tie_gap
         self.threads = threads
         self.model = load_model(model_path, dtype)
@@ -108,7 +110,7 @@ class Oracle:
         Raises ValueError when the history is not that of one epoch of this model: see
         ``validate_history``.
         """
-        validate_history(history, self.model.config.vocab_size)
+        validate_history(history, self.model.config.get_text_config().vocab_size)
         if not history.outputs:
             return OracleResult()
         num_tokens = end_of(history)
@@ -183,9 +185,7 @@ def validate_history(history: EpochHistory, vocab_size: int) -> None:
         covered = end
     for output in history.outputs:
         if not 0 <= output.token_id < covered:
-            raise ValueError(
-                f"{name}: an output was sampled from token {output.token_id}, which no forward computed"
-            )
+            raise ValueError(f"{name}: no forward computed the token {output.token_id} of an output")
     vocab_ids = [*history.vocab_ids[:covered], *(output.vocab_id for output in history.outputs)]
     if vocab_ids and not 0 <= min(vocab_ids) <= max(vocab_ids) < vocab_size:
         raise ValueError(f"{name}: a vocabulary id is outside the model's 0 to {vocab_size - 1}")
@@ -234,22 +234,32 @@ def masked_logits(model: Any, vocab_ids: list[int], mask: Any, positions: list[i
 
 def load_model(model_path: Path | str, dtype: str) -> Any:
     """Load a causal language model with eager attention; raises UsageError when that is not possible."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
+    try:
+        import torch
+        from safetensors import SafetensorError
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise UsageError(f"the oracle needs torch and transformers: pip install them ({error})") from error
     try:
         with quiet_transformers():
-            model = AutoModelForCausalLM.from_pretrained(
+            model, loading = AutoModelForCausalLM.from_pretrained(
                 str(model_path),
                 dtype=getattr(torch, dtype),
                 attn_implementation="eager",
                 local_files_only=True,
+                output_loading_info=True,
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
         raise UsageError(
-            f"transformers cannot load a causal language model with eager attention from {model_path} "
-            f"({str(error).splitlines()[0]}): give the folder of the model that was served"
+            f"transformers cannot load a causal language model with eager attention from {model_path}, give "
+            f"the folder of the model that was served: {reason}"
         ) from error
+    # transformers makes up the weights that a folder lacks.
+    if loading["missing_keys"]:
+        raise UsageError(
+            f"the model folder {model_path} has no {min(loading['missing_keys'])}: give one with all weights"
+        )
     return model.eval()
 
 
@@ -262,8 +272,9 @@ def refuse_unless_mask_is_used(model: Any) -> None:
     """
     import torch
 
-    if getattr(model.config, "sliding_window", None) and getattr(model.config, "use_sliding_window", True):
-        raise UsageError("the oracle has no model of sliding-window attention: serve a model without it")
+    config = model.config.get_text_config()
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        raise UsageError("the oracle knows no sliding-window attention: serve a model without it")
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     hidden = causal.clone()
     hidden[1:, 0] = False
@@ -282,7 +293,8 @@ def torch_threads(threads: int | None) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
+    if threads is not None:
+        torch.set_num_threads(threads)
     try:
         yield
     finally:

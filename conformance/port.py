@@ -19,6 +19,16 @@ from vtoken_ref.events import Strategy
 from vtoken_ref.policy import Policy
 from vtoken_ref.reclaim import DEFAULT_THETA_F
 
+__all__ = [
+    "ObservedPort",
+    "ServeJob",
+    "ServeResult",
+    "Served",
+    "UsageError",
+    "load_policy",
+    "load_port",
+]
+
 PORT_GROUP = "vtoken.ports"
 POLICY_GROUP = "vtoken.policies"
 
@@ -141,7 +151,9 @@ def _load(name: str, group: str, kind: str) -> Callable[..., Any]:
     elif ":" in name:
         target = name
     else:
-        raise UsageError(f"there is no {kind} {name!r}; known are {', '.join(sorted(points))} and package.module:name")
+        raise UsageError(
+            f"there is no {kind} {name!r}; known are {', '.join(sorted(points))} and package.module:name"
+        )
     module_name, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)

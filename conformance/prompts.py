@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request's prompt; ``name`` says where it comes from."""
+    """One request's prompt; ``name`` says where it comes from, and no two of a list share it."""
 
     name: str
     token_ids: tuple[int, ...]
@@ -74,26 +74,25 @@ def python_reference(
     if count < 1 or max_tokens < min_tokens or min_tokens <= len(before) + len(after):
         raise UsageError(
             f"cannot make {count} prompts of {min_tokens} to {max_tokens} tokens: ask for at least one, the "
-            f"minimum above the {len(before) + len(after)} tokens of the instruction and not above the maximum"
+            f"minimum above the instruction's {len(before) + len(after)} tokens and not above the maximum"
         )
     step = (max_tokens - min_tokens) / max(count - 1, 1)
     lengths = [max_tokens - round(step * index) for index in range(count)]
     excerpts = take_excerpts(tokenizer, [length - len(before) - len(after) for length in lengths], seed)
-    prompts = [
-        Prompt(f"python-reference:{topic}", (*before, *excerpt, *after)) for topic, excerpt in excerpts
-    ]
+    prompts = [Prompt(f"python-reference:{name}", (*before, *ids, *after)) for name, ids in excerpts]
     random.Random(seed).shuffle(prompts)
     return prompts
 
 
 def take_excerpts(tokenizer: Tokenizer, lengths: Sequence[int], seed: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield the topic and token ids of one excerpt for each length, longest first.
+    """Yield a name, topic and part, and the token ids of one excerpt for each length, longest first.
 
     Raises UsageError when the text runs out.
     """
     from pydoc_data.topics import topics
 
     rest = {topic: encode(tokenizer, topics[topic]) for topic in sorted(topics)}
+    parts = dict.fromkeys(rest, 0)
     order = list(rest)
     random.Random(seed).shuffle(order)
     for taken, length in enumerate(lengths):
@@ -106,7 +105,8 @@ def take_excerpts(tokenizer: Tokenizer, lengths: Sequence[int], seed: int) -> It
         excerpt, rest[topic] = rest[topic][:length], rest[topic][length:]
         order.remove(topic)
         order.append(topic)
-        yield topic, excerpt
+        parts[topic] += 1
+        yield f"{topic}:{parts[topic]}", excerpt
 
 
 def load(path: Path, tokenizer: Tokenizer, limit: int | None = None) -> list[Prompt]:
@@ -147,8 +147,8 @@ def check_lengths(prompts: Iterable[Prompt], max_model_len: int, max_new_tokens:
         num_tokens = len(prompt.token_ids)
         if num_tokens + max_new_tokens > max_model_len:
             raise UsageError(
-                f"prompt {prompt.name} has {num_tokens} tokens, and with {max_new_tokens} new ones that is above "
-                f"the maximum model length of {max_model_len}: shorten or drop it, or ask for fewer new tokens"
+                f"prompt {prompt.name} has {num_tokens} tokens, and with {max_new_tokens} new ones that "
+                f"is above the maximum model length of {max_model_len}: shorten it or ask for fewer new tokens"
             )
 
 
@@ -172,9 +172,7 @@ def read_utf8(path: Path) -> str:
         content = path.read_bytes()
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise UsageError(
-            f"the prompt file {path} cannot be read ({error.strerror}): check its name"
-        ) from error
+        raise UsageError(f"the prompt file {path} cannot be read ({error.strerror}): name another") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: this is not UTF-8: save the file as UTF-8") from error
@@ -215,8 +213,8 @@ def parse_json(path: Path, first_line: int, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(
-            f"{path}:{first_line + error.lineno - 1}: this is not JSON ({error.msg}): write one JSON object a "
-            "line, or plain text in a .txt file"
+            f"{path}:{first_line + error.lineno - 1}: this is not JSON ({error.msg}): write one JSON object "
+            "a line, or plain text in a .txt file"
         ) from error
 
 
@@ -242,7 +240,7 @@ def conversation_text(place: str, turns: list[Any], tokenizer: Tokenizer) -> Con
                 messages.append({"role": CHAT_ROLES[speaker], "content": value})
             case _:
                 raise UsageError(
-                    f'{place}: unknown kind of turn: write {{"from": "human", "value": ...}}, or "gpt" or "system"'
+                    f'{place}: unknown kind of turn: write {{"from": "human" or "gpt" or "system", "value": ...}}'
                 )
     human = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not human:

@@ -81,7 +81,9 @@ def replay(
     try:
         reader = TraceReader(path)
     except OSError as error:
-        raise UsageError(f"cannot read trace {path}: {error.strerror}; give the path of a trace file") from error
+        raise UsageError(
+            f"cannot read trace {path}: {error.strerror}; give the path of a trace file"
+        ) from error
     except TraceError as error:
         return _violation(error, error.line, 0, None, {})
     with reader:

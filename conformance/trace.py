@@ -7,7 +7,7 @@ Reading is strict (an unknown or missing field is an error) and streaming, as wr
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, Literal, Union, get_type_hints
+from typing import IO, Annotated, Any, Final, Literal, Union, get_type_hints
 
 import msgspec
 
@@ -15,8 +15,8 @@ from vtoken_ref.events import EVENT_TYPES, End, Event, Read
 from vtoken_ref.machine import MachineConfig
 from vtoken_ref.rules import Rule, VTokenError
 
-FORMAT = "vtoken-trace"
-VERSION = 1
+FORMAT: Final = "vtoken-trace"
+VERSION: Final = 1
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -97,7 +97,12 @@ def _wire_type(event_type: type[Event]) -> type[msgspec.Struct]:
         hint = tuple[Fingerprint, ...] if name == "fingerprints" else hints[name]
         fields.append((name, hint))
     return msgspec.defstruct(
-        event_type.__name__, fields, tag_field="event", tag=event_type.kind, frozen=True, forbid_unknown_fields=True
+        event_type.__name__,
+        fields,
+        tag_field="event",
+        tag=event_type.kind,
+        frozen=True,
+        forbid_unknown_fields=True,
     )
 
 
@@ -166,7 +171,9 @@ class TraceReader:
             over = over or isinstance(event, End)
             yield event
         if not over:
-            raise TraceError(Rule.TRACE_TRUNCATED, self.line, f"the trace stops at line {self.line} without an end event")
+            raise TraceError(
+                Rule.TRACE_TRUNCATED, self.line, f"the trace stops at line {self.line} without an end event"
+            )
 
     def _read_header(self) -> Header:
         raw = self._file.readline()

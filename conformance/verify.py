@@ -70,7 +70,9 @@ def run(options: VerifyOptions, phases: Phases) -> dict[str, Any]:
         return _run(port, job, options, out, phases)
 
 
-def _run(port: ObservedPort, job: ServeJob, options: VerifyOptions, out: Path, phases: Phases) -> dict[str, Any]:
+def _run(
+    port: ObservedPort, job: ServeJob, options: VerifyOptions, out: Path, phases: Phases
+) -> dict[str, Any]:
     served = port.serve(job, phases.start("serve", unit="tokens"))
     _write_outputs(out / "outputs.jsonl", served)
     figures, history = RunFigures(), HistoryRecorder()
@@ -121,7 +123,9 @@ def _run_folder(out: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise UsageError(f"run folder {out} exists; give another one with --out") from error
     except OSError as error:
-        raise UsageError(f"cannot make run folder {out}: {error.strerror}; give another one with --out") from error
+        raise UsageError(
+            f"cannot make run folder {out}: {error.strerror}; give another one with --out"
+        ) from error
     try:
         yield
     except UsageError:
@@ -143,7 +147,7 @@ def _write_outputs(path: Path, served: ServeResult) -> None:
 def _judge(model: Path, history: HistoryRecorder, phases: Phases) -> list[OracleResult]:
     advance = phases.start("oracle", unit="sequences")
     oracle = Oracle(model)
-    results = []
+    results: list[OracleResult] = []
     for epoch in history.epochs.values():
         advance(len(results), len(history.epochs))
         results.append(oracle.check(epoch))
@@ -215,9 +219,13 @@ def _problems(
     if replayed.verdict is not Verdict.PASS:
         problems.append(f"replay: {replayed.rule} at line {replayed.line}: {replayed.detail}")
     if counts["mismatched"]:
-        problems.append(f"oracle: {counts['mismatched']} of {counts['tokens']} tokens are not what the model says")
+        problems.append(
+            f"oracle: {counts['mismatched']} of {counts['tokens']} tokens are not what the model says"
+        )
     if counts["ties"] > max(1, counts["tokens"] // TIES_ALLOWED_PER):
-        problems.append(f"oracle: {counts['ties']} ties in {counts['tokens']} tokens are too many to be chance")
+        problems.append(
+            f"oracle: {counts['ties']} ties in {counts['tokens']} tokens are too many to be chance"
+        )
     if served.leaked_blocks:
         problems.append(f"pool: {served.leaked_blocks} blocks are not back in the runtime's pool")
     if replayed.verdict is Verdict.PASS and not same_outputs:
@@ -244,7 +252,10 @@ def print_report(report: dict[str, Any]) -> None:
         ("run folder", str(Path(report["trace"]).parent)),
     ]
     options = report["options"]
-    table = Table(title=f"{report['requests']} requests, {options['policy']}, budget {options['budget']}", show_header=False)
+    table = Table(
+        title=f"{report['requests']} requests, {options['policy']}, budget {options['budget']}",
+        show_header=False,
+    )
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False)

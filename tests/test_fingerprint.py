@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_impl import fingerprint as batched
@@ -29,6 +29,7 @@ def spec_fingerprints(cache, slots):
     return [kv_hash.fingerprint(token.tobytes()) for token in tokens]
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(LAYOUTS),
     st.sampled_from(DTYPES),

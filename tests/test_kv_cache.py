@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_impl.kv_cache import KVCache, LayerKV, cpu_attention_layout, generic_layout
@@ -59,6 +59,7 @@ def draw_slots(data, cache, unique=False):
     return torch.tensor(slots, dtype=torch.int64)
 
 
+@settings(deadline=None)
 @given(geometries(), st.permutations(range(4)), st.integers(0, 2), st.data())
 def test_generic_layout_reads_each_element_where_the_shape_says(geometry, order, num_spare, data):
     layers = strided_layers(geometry, order, num_spare, seed=1)
@@ -75,6 +76,7 @@ def test_generic_layout_reads_each_element_where_the_shape_says(geometry, order,
                 assert same_bits(tokens[row, layer, 1, head], expected[geometry.head_dim :])
 
 
+@settings(deadline=None)
 @given(geometries(), st.data())
 def test_cpu_attention_layout_reads_keys_transposed(geometry, data):
     layers = cpu_layers(geometry, seed=2)
@@ -94,6 +96,7 @@ def test_cpu_attention_layout_reads_keys_transposed(geometry, data):
                 assert same_bits(tokens[row, layer, 1, head], values)
 
 
+@settings(deadline=None)
 @given(geometries(), st.sampled_from(["generic", "cpu"]), st.permutations(range(4)), st.data())
 def test_scatter_writes_the_slots_and_nothing_else(geometry, layout, order, data):
     if layout == "cpu":
@@ -110,6 +113,7 @@ def test_scatter_writes_the_slots_and_nothing_else(geometry, layout, order, data
     assert same_bits(cache.gather(torch.arange(cache.num_slots)), expected)
 
 
+@settings(deadline=None)
 @given(geometries())
 def test_sizes_follow_from_the_tensors(geometry):
     cache = cpu_attention_layout(cpu_layers(geometry, seed=5), geometry.block_size)

@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtoken_ref.kv_hash import (
@@ -69,11 +69,13 @@ def test_fingerprint_vectors(kv_bytes):
     assert fingerprint(kv_bytes) == FINGERPRINTS[kv_bytes]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_fingerprint_equals_the_second_implementation(kv_bytes):
     assert fingerprint(kv_bytes) == second_fingerprint(kv_bytes)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=64), st.data())
 def test_one_flipped_bit_changes_both_lanes(kv_bytes, data):
     bit = data.draw(st.integers(0, 8 * len(kv_bytes) - 1))
@@ -87,6 +89,7 @@ def test_order_of_words_matters():
     assert fingerprint(b"\1\0\0\0\2\0\0\0") != fingerprint(b"\2\0\0\0\1\0\0\0")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_padding_is_zeros_up_to_a_word(kv_bytes):
     assert fingerprint(kv_bytes) == fingerprint(kv_bytes + bytes(-len(kv_bytes) % 4))
@@ -105,6 +108,7 @@ def test_digest_vectors():
     assert digest([(0, 1), (5, 2**64 - 1), (2**32 - 1, 0)]) == "dfc8790f003100e2758fb25c71e18e9c"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)), max_size=20))
 def test_digest_is_blake2b_of_the_packed_pairs(tokens):
     packed = b"".join(

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_impl.kv_cache import cpu_attention_layout, generic_layout
@@ -37,6 +37,7 @@ def check_relocation(cache, moves):
     assert torch.equal(all_tokens(cache), expected)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(LAYOUTS),
     st.sampled_from(DTYPES),

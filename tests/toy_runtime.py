@@ -52,7 +52,10 @@ class ToyRuntime:
         shape = (num_blocks, NUM_HEADS, block_size, 2 * HEAD_DIM)
         self.cache = generic_layout([torch.zeros(shape) for _ in range(NUM_LAYERS)], block_size)
         self.reclaimer = reclaimer_cls(
-            self.cache, policy or StreamingLLM(num_sinks=1), ReclaimConfig(theta_f=Fraction(0)), recording=True
+            self.cache,
+            policy or StreamingLLM(num_sinks=1),
+            ReclaimConfig(theta_f=Fraction(0)),
+            recording=True,
         )
         self.free_blocks = list(self.block_ids)
         self.blocks: dict[str, list[int]] = {}

@@ -15,9 +15,7 @@ from vtoken_ref.rules import VTokenError
 from vtoken_ref.table import HOLE, TokenTable
 
 
-def token_conservation(
-    before: Iterable[tuple[int, int]], after: Iterable[tuple[int, int]]
-) -> list[str]:
+def token_conservation(before: Iterable[tuple[int, int]], after: Iterable[tuple[int, int]]) -> list[str]:
     """I1: relocation keeps the live token ids and each one's KV content.
 
     Args:

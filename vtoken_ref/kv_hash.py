@@ -35,7 +35,7 @@ def fingerprint(kv_bytes: bytes) -> int:
     at most 2**-64 over the keys. It is a sum, so a device may reduce it in any order.
     """
     padded = kv_bytes + bytes(-len(kv_bytes) % WORD_BYTES)
-    words = struct.unpack(f"<{len(padded) // WORD_BYTES}I", padded)
+    words: tuple[int, ...] = struct.unpack(f"<{len(padded) // WORD_BYTES}I", padded)
     lanes = []
     for seed in LANE_SEEDS:
         keys = splitmix64(seed)

@@ -194,7 +194,8 @@ class Machine:
     def _forward_begin(self, event: ev.Forward) -> None:
         if event.step <= self.last_step or self.forwards:
             raise VTokenError(
-                Rule.STEP_ORDER, f"forward {event.step} begins after {self.last_step}, in flight {self._steps()}"
+                Rule.STEP_ORDER,
+                f"forward {event.step} begins after {self.last_step}, in flight {self._steps()}",
             )
         for read in event.reads:
             self._check_read_begin(read)
@@ -211,7 +212,7 @@ class Machine:
         if read.num_query < 1 or read.length != length:
             raise VTokenError(
                 Rule.LENGTH_MISMATCH,
-                f"request {read.req_id} has {length} tokens with this forward, the scheduler says {read.length}",
+                f"request {read.req_id} has {length} tokens with this forward, not {read.length}",
             )
         if length > len(request.block_ids) * self.config.block_size:
             raise VTokenError(
@@ -265,7 +266,8 @@ class Machine:
         forward = self.forwards.get(event.step)
         if forward is None or {read.req_id for read in event.reads} != forward.reads.keys():
             raise VTokenError(
-                Rule.STEP_ORDER, f"forward {event.step} ends, in flight are {self._steps()} with other requests"
+                Rule.STEP_ORDER,
+                f"forward {event.step} ends, in flight are {self._steps()} with other requests",
             )
         current = [read for read in event.reads if self.is_current(read.req_id, read.epoch)]
         for read in current:
@@ -290,7 +292,8 @@ class Machine:
         first = forward.first_new_token[read.req_id]
         if resident[-read.num_query :] != list(range(first, first + read.num_query)):
             raise VTokenError(
-                Rule.QUERY_NOT_LAST, f"the query tokens of request {read.req_id} are not the last ones, in order"
+                Rule.QUERY_NOT_LAST,
+                f"the query tokens of request {read.req_id} are not the last ones, in order",
             )
         if read.digest != self.visible_digest(read.req_id):
             raise VTokenError(
@@ -322,7 +325,7 @@ class Machine:
             if token_id in moving or request.in_forward is not None:
                 raise VTokenError(
                     Rule.PROTECTED_TOKEN,
-                    f"token {token_id} of request {event.req_id} is evicted while it is moved or in a forward",
+                    f"token {token_id} of request {event.req_id} is evicted while it is moved or read",
                 )
 
         for token_id in event.token_ids:
@@ -532,8 +535,8 @@ class Machine:
         ):
             raise VTokenError(
                 Rule.TOKEN_DIFFERS,
-                f"request {event.req_id} computes tokens at {event.first_token_id} that are neither its prompt"
-                " nor its outputs",
+                f"request {event.req_id} computes tokens at {event.first_token_id} that are not its prompt"
+                " or its outputs",
             )
 
     def _reject_slots(self, event: ev.Sync, expected: list[int]) -> None:
@@ -541,12 +544,16 @@ class Machine:
             raise VTokenError(Rule.SLOT_USED_TWICE, f"request {event.req_id} writes one slot twice")
         slot, wanted = next(p for p in zip(event.slots, expected, strict=True) if p[0] != p[1])
         for req_id in self.pool.holders.get(slot // self.config.block_size, ()):
-            tokens = self.table.block_tokens(req_id, slot // self.config.block_size) if req_id in self.table else []
+            tokens = (
+                self.table.block_tokens(req_id, slot // self.config.block_size)
+                if req_id in self.table
+                else []
+            )
             offset = slot % self.config.block_size
             if offset < len(tokens) and self.table.is_live(req_id, tokens[offset]):
                 raise VTokenError(
                     Rule.SLOT_OCCUPIED,
-                    f"request {event.req_id} writes slot {slot}, where live token {tokens[offset]} of {req_id} is",
+                    f"request {event.req_id} writes slot {slot} of live token {tokens[offset]} of {req_id}",
                 )
         raise VTokenError(
             Rule.SLOT_MISMATCH, f"request {event.req_id} writes slot {slot}, its next slot is {wanted}"

@@ -92,9 +92,7 @@ def blocks_after(
     ]
 
 
-def wholly_dead_blocks(
-    table: TokenTable, req_id: str, is_shared: Callable[[int], bool]
-) -> tuple[int, ...]:
+def wholly_dead_blocks(table: TokenTable, req_id: str, is_shared: Callable[[int], bool]) -> tuple[int, ...]:
     """Return the written private blocks without a live token: they are released without a plan."""
     return tuple(
         block_id

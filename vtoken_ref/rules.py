@@ -80,7 +80,6 @@ class Rule(Enum):
     OUTPUT_UNKNOWN = ("VT-FWD-005", "output-unknown", "I8")
     LAYOUT_DURING_FORWARD = ("VT-FWD-006", "layout-during-forward", "I5")
 
-
     def __init__(self, rule_id: str, code: str, invariant: str) -> None:
         self.id = rule_id
         self.code = code

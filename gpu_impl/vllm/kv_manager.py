@@ -44,7 +44,12 @@ class VTokenKVManager(FullAttentionManager):
         """Count the blocks that the request's resident tokens still need."""
         dropped = self.num_dropped.get(request_id, 0)
         return super().get_num_blocks_to_allocate(
-            request_id, num_tokens - dropped, new_computed_blocks, total_computed_tokens - dropped, *args, **kwargs
+            request_id,
+            num_tokens - dropped,
+            new_computed_blocks,
+            total_computed_tokens - dropped,
+            *args,
+            **kwargs,
         )
 
     def allocate_new_blocks(
@@ -52,7 +57,9 @@ class VTokenKVManager(FullAttentionManager):
     ) -> list[KVCacheBlock]:
         """Allocate blocks for the request's resident tokens."""
         dropped = self.num_dropped.get(request_id, 0)
-        blocks = super().allocate_new_blocks(request_id, num_tokens - dropped, num_tokens_main_model - dropped)
+        blocks = super().allocate_new_blocks(
+            request_id, num_tokens - dropped, num_tokens_main_model - dropped
+        )
         if blocks:
             self.recorder.record(Alloc(request_id, tuple(block.block_id for block in blocks)))
         return blocks
@@ -104,4 +111,6 @@ def evictable(specs: dict[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
 
 def register() -> None:
     """Tell vLLM which manager serves evictable attention; again is no error."""
-    KVCacheSpecRegistry.register(VTokenAttentionSpec, VTokenKVManager, uniform_type_base_spec=FullAttentionSpec)
+    KVCacheSpecRegistry.register(
+        VTokenAttentionSpec, VTokenKVManager, uniform_type_base_spec=FullAttentionSpec
+    )

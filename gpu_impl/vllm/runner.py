@@ -78,16 +78,24 @@ class VTokenModelRunner(CPUModelRunner):
     def _start_epoch(self, req_id: str, prompt_token_ids: list[int]) -> None:
         assert self._step is not None
         # The engine adds a random suffix to request ids, so the prompt names the request to a policy.
-        req_key = hashlib.blake2b(np.array(prompt_token_ids, dtype="<u4").tobytes(), digest_size=8).hexdigest()
+        req_key = hashlib.blake2b(
+            np.array(prompt_token_ids, dtype="<u4").tobytes(), digest_size=8
+        ).hexdigest()
         self.reclaimer.start(
-            req_id, self._step.vtoken.epochs[req_id], req_key, self.vtoken_config.budget, len(prompt_token_ids)
+            req_id,
+            self._step.vtoken.epochs[req_id],
+            req_key,
+            self.vtoken_config.budget,
+            len(prompt_token_ids),
         )
 
     def _on_request_state_removed(self, req_id: str, req_state: Any) -> None:
         super()._on_request_state_removed(req_id, req_state)
         self.reclaimer.drop(req_id)
 
-    def _prepare_inputs(self, scheduler_output: VTokenSchedulerOutput, num_scheduled_tokens: np.ndarray) -> Any:
+    def _prepare_inputs(
+        self, scheduler_output: VTokenSchedulerOutput, num_scheduled_tokens: np.ndarray
+    ) -> Any:
         """Let vLLM prepare by logical length, then make lengths and slots physical."""
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         num_reqs = self.input_batch.num_reqs

@@ -38,7 +38,9 @@ class VTokenScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         managers = self.kv_cache_manager.coordinator.single_type_managers
         if len(managers) != 1 or not isinstance(managers[0], VTokenKVManager):
-            raise UnsupportedError("vToken needs one KV-cache group of its own worker; set worker_cls to vToken's")
+            raise UnsupportedError(
+                "vToken needs one KV-cache group of its own worker; set worker_cls to vToken's"
+            )
         self.vtoken_manager: VTokenKVManager = managers[0]
         self.epochs: dict[str, int] = {}
         self.step = -1
@@ -52,9 +54,7 @@ class VTokenScheduler(Scheduler):
     def add_request(self, request: Request) -> None:
         """Admit a request."""
         self.epochs[request.request_id] = 0
-        self.recorder.record(
-            Admit(request.request_id, request.num_prompt_tokens, self.vtoken_config.budget)
-        )
+        self.recorder.record(Admit(request.request_id, request.num_prompt_tokens, self.vtoken_config.budget))
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> VTokenSchedulerOutput:
