@@ -131,9 +131,9 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
         write(unfinished)
         try:
             unfinished.rename(folder)
-        except OSError:
+        except OSError as error:
             if not is_whole(folder):
-                raise
+                raise OSError(errno.EEXIST, "something is in its place: delete it", str(folder)) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +26,7 @@ CHAT_ROLES = {
     "assistant": "assistant",
     "system": "system",
 }
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 SHAPES = '{"prompt": ...}, {"text": ...}, {"context": ..., "input": ...} or {"conversations": [...]}'
 
 
@@ -148,7 +150,7 @@ def check_lengths(prompts: Iterable[Prompt], max_model_len: int, max_new_tokens:
         if num_tokens + max_new_tokens > max_model_len:
             raise UsageError(
                 f"prompt {prompt.name} has {num_tokens} tokens, and with {max_new_tokens} new ones that "
-                f"is above the maximum model length of {max_model_len}: shorten it or ask for fewer new tokens"
+                f"is above the maximum model length {max_model_len}: shorten it or ask for fewer new tokens"
             )
 
 
@@ -157,11 +159,11 @@ Content = tuple[str, bool]
 
 
 def to_prompt(place: str, text: str, templated: bool, tokenizer: Tokenizer) -> Prompt:
-    """Return one prompt; raises UsageError when it is empty."""
-    token_ids = (
-        tokenizer.encode(text, add_special_tokens=not templated, verbose=False) if text.strip() else []
-    )
-    if not token_ids:
+    """Return one prompt; raises UsageError when it is empty or, from a cut JSON escape, not text."""
+    if LONE_SURROGATE.search(text):
+        raise UsageError(f"{place}: the prompt has half of a surrogate pair: repair its \\u escapes")
+    token_ids = tokenizer.encode(text, add_special_tokens=not templated, verbose=False)
+    if not text.strip() or not token_ids:
         raise UsageError(f"{place}: the prompt is empty: give it some text or drop the line")
     return Prompt(place, tuple(token_ids))
 
@@ -240,7 +242,7 @@ def conversation_text(place: str, turns: list[Any], tokenizer: Tokenizer) -> Con
                 messages.append({"role": CHAT_ROLES[speaker], "content": value})
             case _:
                 raise UsageError(
-                    f'{place}: unknown kind of turn: write {{"from": "human" or "gpt" or "system", "value": ...}}'
+                    f'{place}: unknown kind of turn: write {{"from": "human", "gpt" or "system", "value": ...}}'
                 )
     human = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not human:

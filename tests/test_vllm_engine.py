@@ -1,0 +1,157 @@
+"""A real vLLM engine under eviction: replay passes, the oracle agrees, every block comes back."""
+
+from pathlib import Path
+
+import pytest
+
+from conformance.verdict import Verdict
+from gpu_impl.vllm.port import make_engine, scheduler_of
+from tests.engine_support import (
+    BLOCK_SIZE,
+    Checked,
+    check,
+    random_prompts,
+    save_tiny_model,
+    serve,
+    serve_and_check,
+    tiny_job,
+)
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize("policy", ["streaming_llm", "sliding_window", "random"])
+def test_each_policy_is_confirmed_by_replay_and_oracle(model: Path, tmp_path: Path, policy: str) -> None:
+    checked = serve_and_check(tiny_job(model, tmp_path / "trace.jsonl", policy=policy))
+    checked.assert_right()
+    blocks = checked.figures.blocks()
+    assert checked.figures.tokens_evicted > 0
+    assert checked.figures.blocks_reclaimed > 0
+    assert blocks["retained"] <= blocks["packed_ideal"] + 1 < blocks["no_reclamation"]
+    if policy != "sliding_window":  # its dead tokens fill whole blocks, which are released without a copy
+        assert checked.figures.relocations > 0
+
+
+def test_an_oracle_with_a_plain_causal_mask_would_disagree(model: Path, tmp_path: Path) -> None:
+    """The oracle can fail: told that nothing was evicted, it contradicts the engine."""
+    checked = serve_and_check(tiny_job(model, tmp_path / "trace.jsonl"))
+    for history in checked.history.epochs.values():
+        for span in history.spans:
+            span.visible = tuple(range(span.first_token_id + span.num_query))
+    from tests.engine_support import judge
+
+    assert judge(model, checked.history).mismatched > 0
+
+
+def test_a_budget_above_the_context_changes_nothing(model: Path, tmp_path: Path) -> None:
+    job = tiny_job(model, tmp_path / "trace.jsonl", budget=2000)
+    checked = serve_and_check(job)
+    checked.assert_right()
+    assert checked.figures.tokens_evicted == checked.figures.relocations == 0
+    assert checked.served.requests == serve(job, native=True).requests
+
+
+def test_greedy_output_does_not_depend_on_concurrency(model: Path, tmp_path: Path) -> None:
+    prompts = random_prompts(16, longest=200)
+    outputs = []
+    for concurrency in (1, 4, 16):
+        job = tiny_job(
+            model,
+            tmp_path / f"{concurrency}.jsonl",
+            prompts=prompts,
+            concurrency=concurrency,
+            policy="random",
+            max_new_tokens=48,
+        )
+        checked = serve_and_check(job)
+        checked.assert_right()
+        outputs.append(checked.outputs())
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_a_preempted_request_starts_over_and_stays_right(model: Path, tmp_path: Path) -> None:
+    # Three requests of up to 6 blocks at their prompt, 3 each once evicted, in a pool of 9.
+    prompts = random_prompts(5, shortest=20, longest=60)
+    job = tiny_job(
+        model, tmp_path / "trace.jsonl", prompts=prompts, num_blocks=9, budget=90, max_new_tokens=100
+    )
+    checked = serve_and_check(job)
+    checked.assert_right()
+    assert checked.figures.preemptions > 0
+    assert checked.figures.tokens_evicted > 0
+    assert checked.figures.relocations > 0
+
+
+def test_an_aborted_request_gives_everything_back(model: Path, tmp_path: Path) -> None:
+    from vllm import SamplingParams
+
+    job = tiny_job(model, tmp_path / "trace.jsonl")
+    engine = make_engine(job)
+    names = list(job.prompts)
+    generated: dict[str, tuple[int, ...]] = {}
+    params = SamplingParams(temperature=0.0, max_tokens=job.max_new_tokens, ignore_eos=True, detokenize=False)
+    try:
+        for name in names:
+            engine.add_request(name, {"prompt_token_ids": job.prompts[name]}, params)
+        num_steps = 0
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                generated[output.request_id] = tuple(output.outputs[0].token_ids)
+            num_steps += 1
+            if num_steps == 30:
+                engine.abort_request([names[0]])  # running
+                engine.abort_request([names[-1]])  # still waiting
+        pool = scheduler_of(engine).kv_cache_manager.block_pool
+        assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+    finally:
+        engine.engine_core.shutdown()
+    from conformance.port import Served, ServeResult
+
+    served = ServeResult(tuple(Served(n, t, "") for n, t in generated.items()), 0, 0.0, {})
+    checked: Checked = check(job, served)
+    assert checked.replayed.verdict is Verdict.PASS, checked.replayed
+    assert checked.judged.mismatched == 0
+    text = job.trace.read_text()  # type: ignore[union-attr]
+    assert text.count('"event":"abort"') == 2
+    assert text.count('"event":"finish"') == len(names) - 2
+
+
+def test_a_request_that_ends_on_eos(model: Path, tmp_path: Path) -> None:
+    job = tiny_job(model, None)
+    tokens = serve(job).requests[0].token_ids
+    at, eos = next((i, t) for i, t in enumerate(tokens) if i >= 20 and t not in tokens[:i])
+    ending = save_tiny_model(tmp_path / "model", eos_token_id=eos)
+    checked = serve_and_check(tiny_job(ending, tmp_path / "trace.jsonl", ignore_eos=False))
+    checked.assert_right()
+    first = checked.served.requests[0]
+    assert (first.finish_reason, first.token_ids) == ("stop", tokens[: at + 1])
+
+
+def test_a_small_pool_serves_what_full_retention_cannot(model: Path, tmp_path: Path) -> None:
+    """The scheduler allocates by physical length: long outputs fit into few blocks."""
+    prompts = {"only": list(range(3, 35))}
+    job = tiny_job(
+        model, tmp_path / "trace.jsonl", prompts=prompts, budget=40, max_new_tokens=400, concurrency=1
+    )
+    checked = serve_and_check(job)
+    checked.assert_right()
+    assert checked.figures.preemptions == 0
+    blocks = checked.figures.blocks()
+    assert blocks["retained"] <= 3 < blocks["no_reclamation"]
+    assert len(prompts["only"]) + 400 > 13 * BLOCK_SIZE
+
+
+def test_one_kv_byte_changed_in_the_engine_is_caught(model: Path, tmp_path: Path) -> None:
+    from conformance.replay import replay
+
+    job = tiny_job(model, tmp_path / "trace.jsonl")
+    serve(job, worker_cls="tests.faulty_worker.OneByteFlipsWorker")
+    result = replay(job.trace)  # type: ignore[arg-type]
+    assert (result.verdict, result.rule) == (Verdict.FAIL, "VT-KV-001"), result
+    line = job.trace.read_text().splitlines()[result.line - 1]  # type: ignore[union-attr,operator]
+    assert line.startswith('{"event":"commit"')
