@@ -1,5 +1,7 @@
 """Progress of long phases on a terminal; quiet anywhere else."""
 
+import os
+import sys
 from collections.abc import Callable
 from types import TracebackType
 
@@ -20,7 +22,8 @@ class Phases:
     """One bar a phase, on standard error."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        # A descriptor of its own, so that the bars stay on the terminal while output is captured.
+        console = Console(file=os.fdopen(os.dup(sys.stderr.fileno()), "w"))
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<24}"),

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from conformance.capture import captured_output
 from conformance.errors import UsageError
 from conformance.model import load_tokenizer, resolve_model
 from conformance.observers import HistoryRecorder, RunFigures
@@ -73,7 +74,8 @@ def run(options: VerifyOptions, phases: Phases) -> dict[str, Any]:
 def _run(
     port: ObservedPort, job: ServeJob, options: VerifyOptions, out: Path, phases: Phases
 ) -> dict[str, Any]:
-    served = port.serve(job, phases.start("serve", unit="tokens"))
+    with captured_output(out / "engine.log"):
+        served = port.serve(job, phases.start("serve", unit="tokens"))
     _write_outputs(out / "outputs.jsonl", served)
     figures, history = RunFigures(), HistoryRecorder()
     advance = phases.start("replay", unit="events")

@@ -116,9 +116,7 @@ class TestJsonFile:
         row = {"input": question, "context": "Long.", "answers": ["x"], "length": 1}
         assert texts(write(tmp_path / "p.jsonl", row), CHAT) == [f"<user>Long.\n\n{asked}<assistant>"]
 
-    def test_order_is_kept_blank_lines_are_skipped_and_a_limit_stops_the_reading(
-        self, tmp_path: Path
-    ) -> None:
+    def test_order_is_kept_blank_lines_skipped_and_a_limit_stops_the_reading(self, tmp_path: Path) -> None:
         path = tmp_path / "p.jsonl"
         path.write_text('{"text": "a"}\n\n{"text": "b"}\r\n{"text": "c"}\nnot JSON')
         assert texts(path, limit=3) == ["a", "b", "c"]
@@ -219,5 +217,5 @@ def test_a_limit_below_one_is_refused(tmp_path: Path) -> None:
 def test_prompt_and_output_have_to_fit_the_model() -> None:
     prompts = [Prompt("short", (5,) * 10), Prompt("long", (5,) * 91)]
     check_lengths(prompts, max_model_len=101, max_new_tokens=10)
-    with pytest.raises(UsageError, match=r"long has 91 tokens, and with 10 new .* length of 100: shorten"):
+    with pytest.raises(UsageError, match=r"long has 91 tokens, and with 10 new .* length 100: shorten"):
         check_lengths(prompts, max_model_len=100, max_new_tokens=10)

@@ -13,6 +13,7 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
+from conformance.port import UsageError, load_policy
 from vtoken_ref.reclaim import ReclaimConfig
 
 SUPPORTED_VLLM = "0.32."
@@ -53,16 +54,30 @@ class VTokenConfig:
             raise UnsupportedError(
                 f"strategy {settings['strategy']!r} is not built for vLLM yet; use in_place"
             )
+        policy_args, seed = dict(settings.get("policy_args", {})), int(settings.get("seed", 0))
+        budget = settings.get("budget")
+        _check_budget(budget, settings["policy"], policy_args, seed)
         return cls(
             policy=settings["policy"],
-            policy_args=dict(settings.get("policy_args", {})),
-            seed=int(settings.get("seed", 0)),
-            budget=settings.get("budget"),
+            policy_args=policy_args,
+            seed=seed,
+            budget=budget,
             reclaim=ReclaimConfig(
                 theta_f=_theta_f(settings.get("theta_f", "1/4")),
                 low_watermark=settings.get("low_watermark"),
             ),
             trace=Path(settings["trace"]) if settings.get("trace") else None,
+        )
+
+
+def _check_budget(budget: Any, name: str, policy_args: dict[str, int], seed: int) -> None:
+    try:
+        policy = load_policy(name, policy_args, seed)
+    except UsageError as error:
+        raise UnsupportedError(str(error)) from error
+    if budget is not None and (not isinstance(budget, int) or budget < policy.min_budget):
+        raise UnsupportedError(
+            f"budget {budget} is below what policy {name} protects; give at least {policy.min_budget}"
         )
 
 
