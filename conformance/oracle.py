@@ -279,11 +279,16 @@ def refuse_unless_mask_is_used(model: Any) -> None:
     hidden = causal.clone()
     hidden[1:, 0] = False
     sequences = [0, 1, 2, 3], [4, 1, 2, 3]
-    under_causal = [masked_logits(model, sequence, causal, [3]) for sequence in sequences]
-    under_hidden = [masked_logits(model, sequence, hidden, [3]) for sequence in sequences]
-    if not torch.equal(*under_hidden) or torch.equal(*under_causal):
+    try:
+        under_causal = [masked_logits(model, sequence, causal, [3]) for sequence in sequences]
+        under_hidden = [masked_logits(model, sequence, hidden, [3]) for sequence in sequences]
+        obeys = torch.equal(*under_hidden) and not torch.equal(*under_causal)
+    except (RuntimeError, TypeError, ValueError):
+        obeys = False
+    if not obeys:
         raise UsageError(
-            f"the oracle cannot check {type(model).__name__}: it does not attend as an attention mask says"
+            f"the oracle cannot check {type(model).__name__}, which does not attend as a mask says: serve "
+            "a decoder-only model with full attention"
         )
 
 

@@ -242,7 +242,7 @@ def conversation_text(place: str, turns: list[Any], tokenizer: Tokenizer) -> Con
                 messages.append({"role": CHAT_ROLES[speaker], "content": value})
             case _:
                 raise UsageError(
-                    f'{place}: unknown kind of turn: write {{"from": "human", "value": ...}}, "gpt" or "system"'
+                    f'{place}: unknown kind of turn: write {{"from": "human" (gpt, system), "value": ...}}'
                 )
     human = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not human:

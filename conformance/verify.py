@@ -5,6 +5,7 @@ Source: design 6, 7, 10.
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ def run(options: VerifyOptions, phases: Phases) -> dict[str, Any]:
     check_lengths(prompts, _max_model_len(model), options.max_tokens)
     out = options.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{options.policy.replace(':', '.')}"
     job = _job(options, model, prompts, out / "trace.jsonl")
-    port.check(job)
+    with captured_output(Path(os.devnull)):
+        port.check(job)
     with _run_folder(out):
         return _run(port, job, options, out, phases)
 

@@ -60,7 +60,9 @@ def test_replay_of_a_truncated_trace_is_no_pass(vtoken, trace: Path, tmp_path: P
     assert status == 3 and out.startswith("INCONCLUSIVE")
 
 
-@pytest.mark.parametrize("content", [b"no json\n", b"{}\n", b"\xff\xfe\x00\n", b'{"format":"vtoken-trace"}\n'])
+@pytest.mark.parametrize(
+    "content", [b"no json\n", b"{}\n", b"\xff\xfe\x00\n", b'{"format":"vtoken-trace"}\n']
+)
 def test_a_file_that_is_no_trace(vtoken, tmp_path: Path, content: bytes) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "other"
     path.write_bytes(content)

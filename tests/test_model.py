@@ -41,8 +41,9 @@ class TestResolveModel:
         (tmp_path / "config.json").write_text("{}")
         assert model.resolve_model(str(tmp_path)) == tmp_path
 
-    def test_no_name_is_smollm2(self, stub_conversion: list[Path], monkeypatch: pytest.MonkeyPatch,
-                                tmp_path: Path) -> None:  # fmt: skip
+    def test_no_name_is_smollm2(
+        self, stub_conversion: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("VTOKEN_CACHE", str(tmp_path / "cache"))
         said: list[str] = []
         assert model.resolve_model(None, said.append).parent == tmp_path / "cache"
@@ -162,7 +163,10 @@ class TestWheel:
 
 def write_tiny_gguf(path: Path) -> None:
     """Write a one-layer Llama with a byte-level tokenizer as GGUF."""
-    hidden, num_heads, vocab_size = 16, 2, 259
+    hidden, num_heads = 16, 2
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    letters, merges = list("abcdefgh"), ["a b", "c d"]
+    vocab_size = len(specials) + len(letters) + len(merges)
     random = np.random.default_rng(0)
 
     def weights(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -180,9 +184,8 @@ def write_tiny_gguf(path: Path) -> None:
     writer.add_rope_freq_base(1e4)
     writer.add_vocab_size(vocab_size)
     writer.add_tokenizer_model("gpt2")
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    writer.add_token_list(specials + [chr(256 + byte) for byte in range(256)])
-    writer.add_token_merges([f"{chr(256)} {chr(257)}"])
+    writer.add_token_list(specials + letters + [merge.replace(" ", "") for merge in merges])
+    writer.add_token_merges(merges)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(2)

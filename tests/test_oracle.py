@@ -19,7 +19,14 @@ from transformers import (
 
 from conformance.errors import UsageError
 from conformance.history import EpochHistory, QuerySpan, Sampled
-from conformance.oracle import Mismatch, Oracle, OracleResult, compare, masked_logits
+from conformance.oracle import (
+    Mismatch,
+    Oracle,
+    OracleResult,
+    compare,
+    masked_logits,
+    refuse_unless_mask_is_used,
+)
 
 VOCAB_SIZE = 61
 PROMPT = [7, 3, 50, 22, 9, 41, 13, 60, 2, 35, 18, 27]
@@ -361,5 +368,21 @@ class TestLoading:
     def test_a_model_without_attention_is_refused(self, tmp_path: Path) -> None:
         config = MambaConfig(vocab_size=VOCAB_SIZE, hidden_size=16, state_size=4, num_hidden_layers=1)
         MambaForCausalLM(config).save_pretrained(tmp_path)
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match="cannot check MambaForCausalLM"):
             Oracle(tmp_path)
+
+    def test_a_model_that_does_not_use_the_mask_is_refused(self) -> None:
+        class CausalOnly(LlamaForCausalLM):
+            def forward(self, attention_mask: torch.Tensor, **inputs: Any) -> Any:
+                return super().forward(**inputs)
+
+        class Blind(LlamaForCausalLM):
+            def forward(self, attention_mask: torch.Tensor, **inputs: Any) -> Any:
+                itself_only = torch.full_like(attention_mask, float("-inf"))
+                itself_only.diagonal(dim1=2, dim2=3).zero_()
+                return super().forward(attention_mask=itself_only, **inputs)
+
+        for model_class in (CausalOnly, Blind):
+            model = model_class(LlamaConfig(**SHAPE, attn_implementation="eager"))
+            with pytest.raises(UsageError, match=f"cannot check {model_class.__name__}"):
+                refuse_unless_mask_is_used(model.eval())

@@ -77,8 +77,7 @@ class TestPythonReference:
     def test_the_excerpt_stands_between_the_instruction_and_the_answer(self) -> None:
         text = text_of(python_reference(CHAT, 1, min_tokens=900, max_tokens=900)[0])
         assert text.startswith("<user>Here is a part of the Python language reference.\n\n")
-        assert text.endswith("\n\nExplain in your own words what this part says, point by point, with "
-                             "short examples.<assistant>")  # fmt: skip
+        assert text.endswith(" point by point, with short examples.<assistant>")
 
     def test_without_a_chat_template_the_instruction_stands_alone_after_bos(self) -> None:
         (prompt,) = python_reference(PLAIN, 1)

@@ -1,21 +1,31 @@
 """A real vLLM engine under eviction: replay passes, the oracle agrees, every block comes back."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
+from conformance.port import Served, ServeJob, ServeResult
+from conformance.replay import replay
+from conformance.trace import TraceReader
 from conformance.verdict import Verdict
+from gpu_impl.fingerprint import fingerprints
+from gpu_impl.kv_cache import cpu_attention_layout
 from gpu_impl.vllm.port import make_engine, scheduler_of
 from tests.engine_support import (
     BLOCK_SIZE,
     Checked,
     check,
+    judge,
     random_prompts,
     save_tiny_model,
     serve,
     serve_and_check,
     tiny_job,
 )
+from vtoken_ref.events import Sync
+from vtoken_ref.kv_hash import fingerprint_hex
 
 pytestmark = pytest.mark.engine
 
@@ -43,17 +53,59 @@ def test_an_oracle_with_a_plain_causal_mask_would_disagree(model: Path, tmp_path
     for history in checked.history.epochs.values():
         for span in history.spans:
             span.visible = tuple(range(span.first_token_id + span.num_query))
-    from tests.engine_support import judge
-
     assert judge(model, checked.history).mismatched > 0
 
 
 def test_a_budget_above_the_context_changes_nothing(model: Path, tmp_path: Path) -> None:
-    job = tiny_job(model, tmp_path / "trace.jsonl", budget=2000)
+    # All requests at once, so that no block is used a second time.
+    job = tiny_job(model, tmp_path / "trace.jsonl", budget=2000, concurrency=5)
     checked = serve_and_check(job)
     checked.assert_right()
     assert checked.figures.tokens_evicted == checked.figures.relocations == 0
-    assert checked.served.requests == serve(job, native=True).requests
+    outputs, hashes = serve_natively_with_hashes(job)
+    assert checked.outputs() == outputs
+    with TraceReader(job.trace) as reader:  # type: ignore[arg-type]
+        traced: dict[str, list[str]] = {}
+        for event in reader:
+            if isinstance(event, Sync):
+                traced.setdefault(event.req_id.rsplit("-", 1)[0], []).extend(event.fingerprints)
+    assert traced == hashes
+    assert sum(map(len, hashes.values())) > 1000
+
+
+def serve_natively_with_hashes(job: ServeJob) -> tuple[dict[str, tuple[int, ...]], dict[str, list[str]]]:
+    """Serve with plain vLLM; return outputs and the fingerprints of all KV that it left in memory."""
+    from vllm import SamplingParams
+
+    # One token more than the job, since a request's block list is gone in the step that ends it.
+    longer = dataclasses.replace(job, max_new_tokens=job.max_new_tokens + 1)
+    engine = make_engine(longer, native=True)
+    params = SamplingParams(
+        temperature=0.0, max_tokens=longer.max_new_tokens, ignore_eos=True, detokenize=False
+    )
+    block_ids: dict[str, list[int]] = {}
+    outputs: dict[str, tuple[int, ...]] = {}
+    try:
+        scheduler = scheduler_of(engine)
+        for name, token_ids in job.prompts.items():
+            engine.add_request(name, {"prompt_token_ids": token_ids}, params)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                outputs[output.request_id] = tuple(output.outputs[0].token_ids[: job.max_new_tokens])
+            for request in scheduler.running:
+                name = request.request_id.rsplit("-", 1)[0]
+                block_ids[name] = scheduler.kv_cache_manager.get_block_ids(request.request_id)[0]
+        runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+        cache = cpu_attention_layout(runner.kv_caches, job.block_size)
+        hashes = {}
+        for name, token_ids in job.prompts.items():
+            index = torch.arange(len(token_ids) + len(outputs[name]) - 1)
+            blocks = torch.tensor(block_ids[name])[index // job.block_size]
+            slots = blocks * job.block_size + index % job.block_size
+            hashes[name] = [fingerprint_hex(value) for value in fingerprints(cache, slots)]
+    finally:
+        engine.engine_core.shutdown()
+    return outputs, hashes
 
 
 def test_greedy_output_does_not_depend_on_concurrency(model: Path, tmp_path: Path) -> None:
@@ -110,8 +162,6 @@ def test_an_aborted_request_gives_everything_back(model: Path, tmp_path: Path) -
         assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
     finally:
         engine.engine_core.shutdown()
-    from conformance.port import Served, ServeResult
-
     served = ServeResult(tuple(Served(n, t, "") for n, t in generated.items()), 0, 0.0, {})
     checked: Checked = check(job, served)
     assert checked.replayed.verdict is Verdict.PASS, checked.replayed
@@ -147,8 +197,6 @@ def test_a_small_pool_serves_what_full_retention_cannot(model: Path, tmp_path: P
 
 
 def test_one_kv_byte_changed_in_the_engine_is_caught(model: Path, tmp_path: Path) -> None:
-    from conformance.replay import replay
-
     job = tiny_job(model, tmp_path / "trace.jsonl")
     serve(job, worker_cls="tests.faulty_worker.OneByteFlipsWorker")
     result = replay(job.trace)  # type: ignore[arg-type]

@@ -133,7 +133,10 @@ def test_a_sliding_window_layer_is_refused() -> None:
 
     plain = {"block_size": 32, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32}
     assert list(evictable({"layer": FullAttentionSpec(**plain)})) == ["layer"]
-    for spec in (SlidingWindowSpec(**plain, sliding_window=64), FullAttentionSpec(**plain, sliding_window=64)):
+    for spec in (
+        SlidingWindowSpec(**plain, sliding_window=64),
+        FullAttentionSpec(**plain, sliding_window=64),
+    ):
         with pytest.raises(UnsupportedError, match="not plain full attention"):
             evictable({"layer": spec})
 
