@@ -84,7 +84,8 @@ def _run(
     assert job.trace is not None
     replayed = replay(job.trace, (figures, history), progress=lambda events: advance(events, None))
     advance(replayed.events, replayed.events)
-    judged = _judge(job.model, history, phases)
+    # A trace that breaks a rule does not say what was visible: there is nothing for the oracle to judge.
+    judged = _judge(job.model, history, phases) if replayed.verdict is Verdict.PASS else []
     report = _report(job, options, served, replayed, figures, history, judged)
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
@@ -174,7 +175,7 @@ def _report(
     }
     same_outputs = sorted(history.outputs().values()) == sorted(list(r.token_ids) for r in served.requests)
     problems = _problems(served, replayed, counts, same_outputs)
-    verdict = replayed.verdict if replayed.verdict is not Verdict.PASS else Verdict.PASS
+    verdict = replayed.verdict
     if problems and verdict is Verdict.PASS:
         verdict = Verdict.FAIL
     if not problems and not counts["tokens"]:

@@ -148,6 +148,9 @@ def test_an_unwritten_block_in_the_middle_shows_as_holes() -> None:
     table.apply_moves("a", [Move(1, 1, 6)])
     assert table.length("a") == 7
     assert table.resident_tokens("a") == [0, HOLE, HOLE, HOLE, HOLE, HOLE, 1]
+    assert table.last_tokens("a", 2) == [HOLE, 1]
+    assert table.last_tokens("a", 6) == [HOLE, HOLE, HOLE, HOLE, HOLE, 1]
+    assert table.last_tokens("a", 9) == table.resident_tokens("a")
 
 
 # Every illegal call.
@@ -164,6 +167,7 @@ def test_an_unwritten_block_in_the_middle_shows_as_holes() -> None:
         lambda table: table.live_tokens("x"),
         lambda table: table.is_live("x", 0),
         lambda table: table.resident_tokens("x"),
+        lambda table: table.last_tokens("x", 1),
         lambda table: table.block_tokens("x", 0),
         lambda table: table.num_tokens("x"),
         lambda table: table.num_live("x"),
@@ -388,6 +392,8 @@ class TableAgainstModel(RuleBasedStateMachine):
             assert self.table.num_tokens(req_id) == model.num_tokens
             assert self.table.length(req_id) == model.length()
             assert self.table.resident_tokens(req_id) == model.resident()
+            for count in (0, 1, 2, BLOCK_SIZE + 1, 10**6):
+                assert self.table.last_tokens(req_id, count) == model.resident()[-count or 10**6 :]
             num_written = -(-model.length() // BLOCK_SIZE)
             assert self.table.written_blocks(req_id) == model.block_ids[:num_written]
             for token_id, slot in model.slots.items():

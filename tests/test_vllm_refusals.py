@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +109,30 @@ def set_pooling(config: Any) -> None:
 def test_a_finished_configuration_is_refused(model: Path, change: Any, words: str) -> None:
     config = configure(model)
     change(config)
+    with pytest.raises(UnsupportedError, match=words):
+        check_supported(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"is_encoder_decoder": True}, "decoder-only"),
+        ({"use_mla": True}, "MHA, GQA or MQA"),
+        ({"is_multimodal_model": True}, "text model"),
+        ({"enable_prompt_embeds": True}, "enable_prompt_embeds=False"),
+    ],
+)
+def test_a_model_is_refused(model: Path, changes: dict[str, Any], words: str) -> None:
+    """Models of these kinds do not come in a package; what vLLM says of them does."""
+    real = configure(model)
+    kinds = ("runner_type", "is_encoder_decoder", "use_mla", "is_multimodal_model", "enable_prompt_embeds")
+    of_model = {name: getattr(real.model_config, name) for name in kinds}
+    parts = ("cache", "scheduler", "parallel", "speculative", "kv_transfer", "lora")
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(**{**of_model, **changes}),
+        use_v2_model_runner=False,
+        **{f"{part}_config": getattr(real, f"{part}_config") for part in parts},
+    )
     with pytest.raises(UnsupportedError, match=words):
         check_supported(config)
 

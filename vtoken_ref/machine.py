@@ -288,9 +288,9 @@ class Machine:
                 f"request {read.req_id} ends a forward of {begun.num_query} tokens with {read.num_query} of"
                 f" {read.length}, the table has {num_synced} of {length}",
             )
-        resident = self.table.resident_tokens(read.req_id)
         first = forward.first_new_token[read.req_id]
-        if resident[-read.num_query :] != list(range(first, first + read.num_query)):
+        last = self.table.last_tokens(read.req_id, read.num_query)
+        if last != list(range(first, first + read.num_query)):
             raise VTokenError(
                 Rule.QUERY_NOT_LAST,
                 f"the query tokens of request {read.req_id} are not the last ones, in order",

@@ -189,6 +189,16 @@ class TokenTable:
             tokens.extend(request.rows.get(block_id, ()))
         return tokens
 
+    def last_tokens(self, req_id: str, count: int) -> list[int]:
+        """Return the last ``count`` of ``resident_tokens``, or all when there are fewer."""
+        request = self._get(req_id)
+        tokens: list[int] = []
+        for block_id in reversed(request.block_ids[: request.num_written_blocks]):
+            tokens[:0] = request.rows[block_id]
+            if len(tokens) >= count:
+                break
+        return tokens[len(tokens) - min(count, len(tokens)) :]
+
     def block_tokens(self, req_id: str, block_id: int) -> list[int]:
         """Return the tokens written in one block by offset, HOLE where there is none."""
         return list(self._get(req_id).rows.get(block_id, ()))
