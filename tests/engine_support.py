@@ -23,21 +23,18 @@ BLOCK_SIZE = 32
 def save_tiny_model(folder: Path, **config: Any) -> Path:
     """Save a random 2-layer Llama with grouped-query attention; the same weights every time."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            max_position_embeddings=2048,
-            initializer_range=0.2,
-            **config,
-        )
-    )
-    model.save_pretrained(folder)
+    shape = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.2,
+    }
+    LlamaForCausalLM(LlamaConfig(**{**shape, **config})).save_pretrained(folder)
     return folder
 
 

@@ -79,7 +79,12 @@ def test_a_shared_block_is_fenced_by_its_last_holder() -> None:
     pool._hold("b", 0)  # Sharing has no event yet: prefix caching is refused.
     assert (pool.refcount(0), pool.is_shared(0)) == (2, True)
     pool.release("a", [0], frozenset({1}))
-    assert (pool.state(0), pool.refcount(0), pool.is_shared(0), pool.held_by("a")) == ("held", 1, False, set())
+    assert (pool.state(0), pool.refcount(0), pool.is_shared(0), pool.held_by("a")) == (
+        "held",
+        1,
+        False,
+        set(),
+    )
     pool.release("b", [0], frozenset({2}))
     assert pool.fences == {0: frozenset({2})}
 

@@ -156,7 +156,10 @@ def _refusals(vllm_config: VllmConfig) -> list[tuple[bool, str]]:
         (model.runner_type != "generate", "vToken serves generation only; use runner='generate'"),
         (model.is_encoder_decoder, "vToken cannot evict cross-attention; use a decoder-only model"),
         (model.use_mla, "vToken cannot relocate MLA caches yet; use a model with MHA, GQA or MQA"),
-        (model.enable_prompt_embeds, "vToken needs the vocabulary ids of prompts; set enable_prompt_embeds=False"),
+        (
+            model.enable_prompt_embeds,
+            "vToken needs the vocabulary ids of prompts; set enable_prompt_embeds=False",
+        ),
         (model.is_multimodal_model, "vToken has not been tried with multimodal models; use a text model"),
         (
             cache.cache_dtype not in ("auto", "float32", "bfloat16", "float16"),
