@@ -201,7 +201,7 @@ def scattered(*evicted: int) -> TokenTable:
 def test_in_place_packs_onto_the_first_sources() -> None:
     table = scattered(1, 4, 5, 6, 10)
     relocation = plan_relocation(table, "a", "in_place", private)
-    assert relocation == (
+    assert relocation == Relocation(
         (7, 3, 5),
         (7, 3),
         (

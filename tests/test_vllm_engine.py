@@ -108,6 +108,12 @@ def serve_natively_with_hashes(job: ServeJob) -> tuple[dict[str, tuple[int, ...]
     return outputs, hashes
 
 
+def test_recording_changes_nothing(model: Path, tmp_path: Path) -> None:
+    """What is deployed (no trace) serves the same tokens as what is verified."""
+    job = tiny_job(model, tmp_path / "trace.jsonl", policy="random")
+    assert serve(job).requests == serve(dataclasses.replace(job, trace=None)).requests
+
+
 def test_greedy_output_does_not_depend_on_concurrency(model: Path, tmp_path: Path) -> None:
     prompts = random_prompts(16, longest=200)
     outputs = []

@@ -25,6 +25,11 @@ def root_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
+def is_attribute_call(node: ast.AST) -> bool:
+    is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return is_named and node.func.id in ("setattr", "delattr")  # type: ignore[attr-defined]
+
+
 def assigned_vllm_attributes(source: str) -> list[int]:
     """Return the lines that assign to, delete from or setattr on something imported from vllm."""
     tree = ast.parse(source)
@@ -35,9 +40,8 @@ def assigned_vllm_attributes(source: str) -> list[int]:
             targets = node.targets
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
             targets = [node.target]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id in ("setattr", "delattr") and root_name(node.args[0]) in names:
-                lines.append(node.lineno)
+        elif is_attribute_call(node) and root_name(node.args[0]) in names:  # type: ignore[attr-defined]
+            lines.append(node.lineno)
         flat = [leaf for t in targets for leaf in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
         lines += [
             node.lineno
