@@ -46,7 +46,8 @@ class RunFigures:
             case Preempt():
                 self.preemptions += 1
             case Forward(phase="end"):
-                self.kv_hashes_compared += len(event.reads)
+                current = [read for read in event.reads if machine.is_current(read.req_id, read.epoch)]
+                self.kv_hashes_compared += len(current)
             case Forward(phase="begin"):
                 for read in event.reads:
                     self._sample_blocks(read, machine)

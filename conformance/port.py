@@ -136,19 +136,24 @@ def load_policy(name: str, policy_args: Mapping[str, int], seed: int) -> Policy:
 
     """
     factory = _load(name, POLICY_GROUP, "policy")
-    takes = inspect.signature(factory).parameters
-    unknown = sorted(policy_args.keys() - takes.keys())
-    if unknown:
-        raise UsageError(f"policy {name} takes {sorted(takes) or 'no arguments'}, not {unknown[0]!r}")
-    seeded = {"seed": seed} if "seed" in takes else {}
-    return cast(Policy, factory(**{**seeded, **policy_args}))
+    if not hasattr(factory, "select_victims") or not callable(factory):
+        raise UsageError(f"policy {name!r} is no class with a method select_victims(view)")
+    signature = inspect.signature(factory)
+    takes = signature.parameters
+    arguments = {**({"seed": seed} if "seed" in takes else {}), **policy_args}
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        known = ", ".join(takes) or "nothing"
+        raise UsageError(f"policy {name} takes {known}, and not so: {error}") from error
+    return cast(Policy, factory(**arguments))
 
 
 def _load(name: str, group: str, kind: str) -> Callable[..., Any]:
     points = {point.name: point for point in entry_points(group=group)}
     if name in points:
         target = points[name].value
-    elif ":" in name:
+    elif all(name.partition(":")) and not name.startswith("."):
         target = name
     else:
         raise UsageError(
@@ -159,4 +164,6 @@ def _load(name: str, group: str, kind: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{kind} {name!r} cannot be loaded from {target}: {error}") from error
+    if not callable(found):
+        raise UsageError(f"{kind} {name!r} is a value and not a class or a factory")
     return cast(Callable[..., Any], found)

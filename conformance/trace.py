@@ -12,6 +12,7 @@ from typing import IO, Annotated, Any, Final, Literal, Union, get_type_hints
 import msgspec
 
 from vtoken_ref.events import EVENT_TYPES, End, Event, Read
+from vtoken_ref.kv_hash import FINGERPRINT_PATTERN
 from vtoken_ref.machine import MachineConfig
 from vtoken_ref.rules import Rule, VTokenError
 
@@ -20,7 +21,7 @@ VERSION: Final = 1
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Fingerprint = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT_PATTERN)]
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,7 +183,7 @@ class TraceReader:
             raise TraceError(Rule.TRACE_TRUNCATED, 1, "the trace has no complete header line")
         try:
             preamble = msgspec.json.decode(raw, type=_Preamble)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise _unreadable(raw, 1, error) from error
         if (preamble.format, preamble.version) != (FORMAT, VERSION):
             raise TraceError(
@@ -193,7 +194,7 @@ class TraceReader:
             )
         try:
             return msgspec.json.decode(raw, type=Header)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise _unreadable(raw, 1, error) from error
 
     def _decode(self, raw: bytes) -> Event:
@@ -201,15 +202,15 @@ class TraceReader:
             raise TraceError(Rule.TRACE_TRUNCATED, self.line, f"line {self.line} is cut off")
         try:
             return decode_event(raw)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise _unreadable(raw, self.line, error) from error
 
 
-def _unreadable(raw: bytes, line: int, error: msgspec.DecodeError) -> TraceError:
+def _unreadable(raw: bytes, line: int, error: Exception) -> TraceError:
     """Tell a line that is no JSON object from one with other fields than its kind has."""
     try:
         is_object = isinstance(msgspec.json.decode(raw), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         is_object = False
     if is_object:
         return TraceError(Rule.TRACE_FIELD, line, f"line {line}: {error}")

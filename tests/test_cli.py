@@ -89,7 +89,7 @@ def test_a_trace_that_cannot_be_opened(vtoken, tmp_path: Path) -> None:  # type:
         (["--policy", "none"], "no policy 'none'"),
         (["--policy", "nowhere.at:All"], "cannot be loaded"),
         (["--policy-arg", "num_sinks=many"], "not NAME=INTEGER"),
-        (["--policy-arg", "sinks=4"], "not 'sinks'"),
+        (["--policy-arg", "sinks=4"], "unexpected keyword argument 'sinks'"),
         (["--port", "none"], "no port 'none'"),
         (["--theta-f", "high"], "no fraction"),
         (["--theta-f", "2"], "outside 0 to 1"),

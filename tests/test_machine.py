@@ -353,7 +353,7 @@ ILLEGAL: list[tuple[Callable[[], Hand], Callable[[Hand], Event], str]] = [
     (running, lambda h: with_first_read(h.begin(a=1), req_id="x"), "unknown-request"),
     (running, lambda h: with_first_read(h.begin(a=1), epoch=1), "stale-epoch"),
     (over_budget, lambda h: h.begin(a=1), "budget-exceeded"),
-    (copied, lambda h: h.begin(a=1), "forward-during-copy"),
+    (copied, lambda h: h.begin(a=1), "forward-during-plan"),
     # sync
     (running, lambda h: h.sync("a", 1), "sync-outside-forward"),
     (written, lambda h: h.sync("a", 1), "sync-outside-forward"),

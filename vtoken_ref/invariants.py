@@ -39,24 +39,40 @@ def unique_mapping(table: TokenTable, pool: BlockPool) -> list[str]:
 
     Slots of a shared block may serve the same token id of each of its holders.
     """
-    problems = []
+    problems: list[str] = []
     owner: dict[int, tuple[str, int]] = {}
     for req_id in table.requests():
-        resident = [token_id for token_id in table.resident_tokens(req_id) if token_id != HOLE]
-        if len(set(resident)) != len(resident):
-            problems.append(f"request {req_id} has a token in two slots")
+        block_ids = table.written_blocks(req_id)
+        resident = table.resident_tokens(req_id)
+        tokens = [token_id for token_id in resident if token_id != HOLE]
         live = table.live_tokens(req_id)
-        if not set(live) <= set(resident):
+        if len(set(tokens)) != len(tokens):
+            problems.append(f"request {req_id} has a token in two slots")
+        if not set(live) <= set(tokens):
             problems.append(f"request {req_id} has a live token without a slot")
         if len(live) != table.num_live(req_id):
             problems.append(f"request {req_id} counts {table.num_live(req_id)} live tokens, has {len(live)}")
-        for token_id in resident:
-            slot = table.slot(req_id, token_id)
+        for index, token_id in enumerate(resident):
+            if token_id == HOLE:
+                continue
+            block_id, offset = block_ids[index // table.block_size], index % table.block_size
+            slot = block_id * table.block_size + offset
+            if _slot(table, req_id, token_id) != slot:
+                problems.append(
+                    f"token {token_id} of request {req_id} is in slot {slot} and recorded elsewhere"
+                )
             other = owner.setdefault(slot, (req_id, token_id))
-            same_shared = other[1] == token_id and pool.is_shared(slot // table.block_size)
+            same_shared = other[1] == token_id and pool.is_shared(block_id)
             if other != (req_id, token_id) and not same_shared:
                 problems.append(f"slot {slot} serves {other} and {(req_id, token_id)}")
     return problems
+
+
+def _slot(table: TokenTable, req_id: str, token_id: int) -> int | None:
+    try:
+        return table.slot(req_id, token_id)
+    except VTokenError:
+        return None
 
 
 def layout_aware_planning(
@@ -87,6 +103,12 @@ def pool_accounting(pool: BlockPool) -> list[str]:
             f"request {req_id} does not know that it holds block {block_id}"
             for req_id in holders
             if block_id not in pool.held_by(req_id)
+        ]
+    for req_id in pool.requests():
+        problems += [
+            f"request {req_id} thinks that it holds block {block_id}"
+            for block_id in pool.held_by(req_id)
+            if req_id not in pool.holders.get(block_id, ())
         ]
     if len(pool.leases) > pool.headroom:
         problems.append(f"{len(pool.leases)} blocks are leased, the headroom is {pool.headroom}")

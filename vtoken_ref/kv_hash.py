@@ -8,11 +8,14 @@ Source: design 5; Lemire and Kaser, "Strongly universal string hashing is fast" 
 """
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterable, Iterator
 
 WORD_BYTES = 4
 MASK_64 = (1 << 64) - 1
+FINGERPRINT_PATTERN = r"\A[0-9a-f]{16}\Z"
+_FINGERPRINT = re.compile(FINGERPRINT_PATTERN)
 # The ASCII bytes of "vToken", then the lane's number.
 LANE_SEEDS = (0x76546F6B656E0000, 0x76546F6B656E0001)
 
@@ -47,6 +50,11 @@ def fingerprint(kv_bytes: bytes) -> int:
 def fingerprint_hex(value: int) -> str:
     """Return a fingerprint as the trace writes it: 16 hexadecimal digits."""
     return f"{value:016x}"
+
+
+def is_fingerprint(text: str) -> bool:
+    """Tell whether a text is a fingerprint as the trace writes it."""
+    return _FINGERPRINT.match(text) is not None
 
 
 def digest(tokens: Iterable[tuple[int, int]]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from vtoken_ref import events as ev
-from vtoken_ref.kv_hash import digest_entry, digest_of_entries
+from vtoken_ref.kv_hash import digest_entry, digest_of_entries, is_fingerprint
 from vtoken_ref.planner import Relocation, blocks_after, check_relocation
 from vtoken_ref.pool import BlockPool
 from vtoken_ref.rules import Rule, VTokenError
@@ -134,7 +134,7 @@ class Machine:
                 )
         known = self._table_blocks(event.req_id)
         kept = [block_id for block_id in known if block_id not in event.block_ids]
-        if kept != known and request.in_forward is not None:
+        if request.in_forward is not None and set(event.block_ids) & set(request.block_ids):
             raise VTokenError(
                 Rule.LAYOUT_DURING_FORWARD,
                 f"request {event.req_id} releases blocks that forward {request.in_forward} reads",
@@ -169,6 +169,8 @@ class Machine:
         self._end_request(event.req_id)
 
     def _end(self, event: ev.End) -> None:
+        if self.forwards:
+            raise VTokenError(Rule.STEP_ORDER, f"forward {min(self.forwards)} has not ended")
         if self.requests:
             raise VTokenError(Rule.REQUEST_LEFT, f"request {min(self.requests)} has not ended")
         num_free = len(self.pool.free_blocks)
@@ -192,7 +194,8 @@ class Machine:
             self._forward_end(event)
 
     def _forward_begin(self, event: ev.Forward) -> None:
-        if event.step <= self.last_step or self.forwards:
+        is_repeated = len({read.req_id for read in event.reads}) != len(event.reads)
+        if event.step <= self.last_step or self.forwards or is_repeated:
             raise VTokenError(
                 Rule.STEP_ORDER,
                 f"forward {event.step} begins after {self.last_step}, in flight {self._steps()}",
@@ -227,18 +230,17 @@ class Machine:
                     Rule.BUDGET_EXCEEDED,
                     f"request {read.req_id} has {num_live} live tokens, its budget is {request.budget}",
                 )
-        plan = request.plan
-        if plan and plan.plan.strategy == "in_place" and plan.copied:
+        if request.plan is not None:
             raise VTokenError(
-                Rule.FORWARD_DURING_COPY,
-                f"a forward of request {read.req_id} begins in the middle of its in-place plan",
+                Rule.FORWARD_DURING_PLAN,
+                f"a forward of request {read.req_id} begins in the middle of its plan",
             )
 
     def _sync(self, event: ev.Sync) -> None:
         request = self._get(event.req_id, event.epoch)
         num_new = len(event.vocab_ids)
         read = self._read_in_flight(event.req_id, request)
-        if read is None or num_new > read.num_query:
+        if read is None or num_new > read.num_query - self._num_synced(event.req_id, request):
             raise VTokenError(
                 Rule.SYNC_OUTSIDE_FORWARD,
                 f"request {event.req_id} writes {num_new} tokens that no forward in flight computes",
@@ -248,6 +250,11 @@ class Machine:
             raise VTokenError(
                 Rule.TOKEN_IDS,
                 f"request {event.req_id} writes token {event.first_token_id} and on, the next one is {first}",
+            )
+        if not all(map(is_fingerprint, event.fingerprints)):
+            raise VTokenError(
+                Rule.TRACE_FIELD,
+                f"request {event.req_id} has a fingerprint that is not 16 hexadecimal digits",
             )
         self._check_vocab_ids(event, request)
         expected = self.table.next_slots(event.req_id, request.block_ids, num_new)
@@ -264,7 +271,9 @@ class Machine:
 
     def _forward_end(self, event: ev.Forward) -> None:
         forward = self.forwards.get(event.step)
-        if forward is None or {read.req_id for read in event.reads} != forward.reads.keys():
+        begun = {(read.req_id, read.epoch) for read in forward.reads.values()} if forward else set()
+        ended = [(read.req_id, read.epoch) for read in event.reads]
+        if forward is None or set(ended) != begun or len(ended) != len(begun):
             raise VTokenError(
                 Rule.STEP_ORDER,
                 f"forward {event.step} ends, in flight are {self._steps()} with other requests",
@@ -280,8 +289,8 @@ class Machine:
 
     def _check_read_end(self, read: ev.Read, forward: _ForwardInFlight) -> None:
         begun = forward.reads[read.req_id]
-        num_synced = self.table.num_tokens(read.req_id) - forward.first_new_token[read.req_id]
-        length = self.table.length(read.req_id)
+        num_synced = self._num_tokens(read.req_id) - forward.first_new_token[read.req_id]
+        length = self._length(read.req_id)
         if (read.num_query, read.length) != (begun.num_query, length) or num_synced != read.num_query:
             raise VTokenError(
                 Rule.LENGTH_MISMATCH,
@@ -305,7 +314,8 @@ class Machine:
     def _output(self, event: ev.Output) -> None:
         request = self._get(event.req_id, event.epoch)
         num_known = max(request.num_prompt_tokens, len(request.vocab_ids))
-        if self.awaiting_output.get(event.req_id) != event.step or self._num_tokens(event.req_id) < num_known:
+        is_due = self.awaiting_output.get(event.req_id) == event.step
+        if not is_due or self._num_tokens(event.req_id) < num_known or len(event.vocab_ids) != 1:
             raise VTokenError(
                 Rule.OUTPUT_UNKNOWN, f"request {event.req_id} has no output to come from forward {event.step}"
             )
@@ -317,12 +327,15 @@ class Machine:
 
     def _evict(self, event: ev.Evict) -> None:
         request = self._get(event.req_id, event.epoch)
-        moving = request.plan.moves if request.plan else {}
+        if event.token_ids and event.req_id not in self.table:
+            raise VTokenError(
+                Rule.UNKNOWN_TOKEN, f"request {event.req_id} evicts a token before it has computed one"
+            )
         if len(set(event.token_ids)) != len(event.token_ids):
             raise VTokenError(Rule.EVICTED_TWICE, f"request {event.req_id} evicts a token twice at once")
         for token_id in event.token_ids:
             self.table.check_live(event.req_id, token_id, Rule.EVICTED_TWICE)
-            if token_id in moving or request.in_forward is not None:
+            if request.in_forward is not None or self._is_in_source(event.req_id, request, token_id):
                 raise VTokenError(
                     Rule.PROTECTED_TOKEN,
                     f"token {token_id} of request {event.req_id} is evicted while it is moved or read",
@@ -336,6 +349,13 @@ class Machine:
         request = self._get(event.req_id, event.epoch)
         if request.plan is not None:
             raise VTokenError(Rule.PLAN_OVERLAP, f"request {event.req_id} has another plan in flight")
+        if event.req_id not in self.table:
+            raise VTokenError(Rule.PLAN_SOURCES, f"request {event.req_id} has no written blocks to plan for")
+        if request.in_forward is not None:
+            raise VTokenError(
+                Rule.LAYOUT_DURING_FORWARD,
+                f"request {event.req_id} is planned for while forward {request.in_forward} writes it",
+            )
         relocation = Relocation(event.source_blocks, event.destination_blocks, event.moves)
         check_relocation(
             self.table,
@@ -357,11 +377,6 @@ class Machine:
             raise VTokenError(
                 Rule.COPY_NOT_PLANNED,
                 f"a copy of request {event.req_id} moves tokens that its plan does not, or again",
-            )
-        if plan.plan.strategy == "in_place" and request.in_forward is not None:
-            raise VTokenError(
-                Rule.LAYOUT_DURING_FORWARD,
-                f"request {event.req_id} is copied in place while forward {request.in_forward} reads it",
             )
 
         moves = [plan.moves[token_id] for token_id in event.token_ids]
@@ -386,11 +401,6 @@ class Machine:
                 Rule.COMMIT_DIFFERS, f"request {event.req_id} commits other moves or blocks than it planned"
             )
         self._check_content(event, request, flight)
-        if request.in_forward is not None:
-            raise VTokenError(
-                Rule.LAYOUT_DURING_FORWARD,
-                f"request {event.req_id} commits while forward {request.in_forward} reads it",
-            )
 
         if plan.strategy == "out_of_place":
             self.pool.adopt(event.req_id, plan.destination_blocks)
@@ -492,6 +502,17 @@ class Machine:
 
     def _read_in_flight(self, req_id: str, request: _Request) -> ev.Read | None:
         return None if request.in_forward is None else self.forwards[request.in_forward].reads[req_id]
+
+    def _num_synced(self, req_id: str, request: _Request) -> int:
+        """Return how many tokens the forward in flight has already written for a request in it."""
+        assert request.in_forward is not None
+        return self._num_tokens(req_id) - self.forwards[request.in_forward].first_new_token[req_id]
+
+    def _is_in_source(self, req_id: str, request: _Request, token_id: int) -> bool:
+        if request.plan is None:
+            return False
+        block_id = self.table.slot(req_id, token_id) // self.config.block_size
+        return block_id in request.plan.plan.source_blocks
 
     def _end_epoch(self, req_id: str) -> None:
         self.pool.release_all(req_id, frozenset(self.forwards))

@@ -55,7 +55,7 @@ def plan_relocation(
         first = _first_that_fits(table, req_id, written, first, len(leased_blocks))
     sources = tuple(written[first:])
     num_destinations = num_blocks_for(_num_live(table, req_id, sources), table.block_size)
-    if num_destinations >= len(sources):
+    if not 0 < num_destinations < len(sources):
         return None
     candidates = sources if strategy == "in_place" else tuple(leased_blocks)
     destinations = candidates[:num_destinations]
@@ -119,6 +119,10 @@ def check_relocation(
     sources, destinations, moves = relocation
     written = table.written_blocks(req_id)
     _check_sources(req_id, sources, written, is_shared)
+    if not _num_live(table, req_id, sources):
+        raise VTokenError(
+            Rule.PLAN_SOURCES, f"{list(sources)} of request {req_id} hold no live token and need no plan"
+        )
     seen: set[int] = set()
     for token_id, src_slot, dst_slot in moves:
         table.check_live(req_id, token_id, Rule.DEAD_MOVE)

@@ -67,7 +67,9 @@ class BlockPool:
             VTokenError: not-held.
 
         """
-        for block_id in block_ids:
+        for index, block_id in enumerate(block_ids):
+            if block_id in block_ids[:index]:
+                raise VTokenError(Rule.NOT_HELD, f"block {block_id} is adopted twice at once")
             self._check_lease(req_id, block_id)
 
         for block_id in block_ids:
@@ -131,6 +133,10 @@ class BlockPool:
         for block_id in block_ids:
             del self.fences[block_id]
             self.free_blocks.add(block_id)
+
+    def requests(self) -> list[str]:
+        """Return the requests that have held blocks and not given up all at once."""
+        return list(self._held_by)
 
     def held_by(self, req_id: str) -> frozenset[int]:
         """Return the blocks that a request holds."""

@@ -75,7 +75,7 @@ class Rule(Enum):
     # Forwards: what attention reads and writes (paper 3.4; design 4.5).
     STEP_ORDER = ("VT-FWD-001", "step-order", "I8")
     SYNC_OUTSIDE_FORWARD = ("VT-FWD-002", "sync-outside-forward", "I5")
-    FORWARD_DURING_COPY = ("VT-FWD-003", "forward-during-copy", "I3")
+    FORWARD_DURING_PLAN = ("VT-FWD-003", "forward-during-plan", "I3")
     QUERY_NOT_LAST = ("VT-FWD-004", "query-not-last", "I7")
     OUTPUT_UNKNOWN = ("VT-FWD-005", "output-unknown", "I8")
     LAYOUT_DURING_FORWARD = ("VT-FWD-006", "layout-during-forward", "I5")

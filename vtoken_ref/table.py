@@ -184,8 +184,8 @@ class TokenTable:
         """Return the token in each slot up to the resident length, in block-list order, or HOLE."""
         request = self._get(req_id)
         tokens: list[int] = []
-        for block_id in request.block_ids[: request.num_written_blocks]:
-            tokens.extend([HOLE] * (-len(tokens) % self.block_size))
+        for index, block_id in enumerate(request.block_ids[: request.num_written_blocks]):
+            tokens.extend([HOLE] * (index * self.block_size - len(tokens)))
             tokens.extend(request.rows.get(block_id, ()))
         return tokens
 
@@ -194,10 +194,11 @@ class TokenTable:
         request = self._get(req_id)
         tokens: list[int] = []
         for block_id in reversed(request.block_ids[: request.num_written_blocks]):
-            tokens[:0] = request.rows[block_id]
+            row = request.rows.get(block_id, [])
+            tokens[:0] = [*row, *[HOLE] * (self.block_size - len(row))] if tokens else row
             if len(tokens) >= count:
                 break
-        return tokens[len(tokens) - min(count, len(tokens)) :]
+        return tokens[max(len(tokens) - count, 0) :]
 
     def block_tokens(self, req_id: str, block_id: int) -> list[int]:
         """Return the tokens written in one block by offset, HOLE where there is none."""
