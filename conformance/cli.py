@@ -2,6 +2,7 @@
 
 import json
 import sys
+import traceback
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
@@ -65,7 +66,9 @@ def verify(
         Path | None,
         typer.Option(help="Prompts: JSON Lines (ShareGPT, LongBench, prompt or text) or plain text."),
     ] = None,
-    num_prompts: Annotated[int, typer.Option(min=1, help="How many prompts.")] = 8,
+    num_prompts: Annotated[
+        int | None, typer.Option(min=1, help="How many prompts; default 8, or all of --prompts.")
+    ] = None,
     policy: Annotated[
         str, typer.Option(help="streaming_llm, sliding_window, random, or package.module:Class.")
     ] = "streaming_llm",
@@ -140,9 +143,17 @@ def _fraction(text: str) -> Fraction:
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one sentence on standard error and exit status 2."""
+    """Run the command; a user's mistake is one sentence on standard error and exit status 2.
+
+    So is whatever breaks in the harness or the engine, with its traceback.
+    """
     try:
         app()
     except UsageError as error:
         print(f"vtoken: {error}", file=sys.stderr)
+        sys.exit(Verdict.HARNESS_ERROR.exit_status)
+    except Exception:
+        # Python would exit with 1, which here means that something was checked and found wrong.
+        traceback.print_exc()
+        print("vtoken: the harness or the engine broke; nothing was judged", file=sys.stderr)
         sys.exit(Verdict.HARNESS_ERROR.exit_status)

@@ -173,10 +173,12 @@ def convert(gguf_path: Path, folder: Path) -> None:
 def load_tokenizer(model_path: Path) -> Any:
     """Return the transformers tokenizer of a model folder, loaded without network.
 
-    Raises UsageError when the folder has none.
+    Raises UsageError when the folder has none, or transformers is not installed.
     """
-    from transformers import AutoTokenizer
-
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise UsageError(f"a tokenizer needs transformers: pip install it ({error})") from error
     try:
         with quiet_transformers():
             return AutoTokenizer.from_pretrained(str(model_path), local_files_only=True)

@@ -238,6 +238,10 @@ class TraceWriter:
         self._num_events += 1
         self._num_requests += event.kind == "admit"
 
+    def flush(self) -> None:
+        """Hand what has been written to the operating system: it survives a killed process."""
+        self._file.flush()
+
     def close(self, num_free_blocks: int | None) -> None:
         """Close the file, first writing ``end`` with the free blocks counted by the runtime.
 

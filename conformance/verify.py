@@ -28,6 +28,7 @@ from conformance.prompts import Prompt, check_lengths, load, python_reference
 from conformance.replay import ReplayResult, replay
 from conformance.verdict import Verdict
 
+DEFAULT_NUM_PROMPTS = 8
 TIES_ALLOWED_PER = 500  # One tie is always allowed, then one in so many tokens.
 
 
@@ -37,7 +38,7 @@ class VerifyOptions:
 
     model: str | None
     prompts: Path | None
-    num_prompts: int
+    num_prompts: int | None
     policy: str
     policy_args: dict[str, int]
     budget: int
@@ -95,7 +96,7 @@ def _prompts(options: VerifyOptions, model: Path) -> list[Prompt]:
     tokenizer = load_tokenizer(model)
     if options.prompts is not None:
         return load(options.prompts, tokenizer, limit=options.num_prompts)
-    return python_reference(tokenizer, options.num_prompts, seed=options.seed)
+    return python_reference(tokenizer, options.num_prompts or DEFAULT_NUM_PROMPTS, seed=options.seed)
 
 
 def _max_model_len(model: Path) -> int:
@@ -199,12 +200,17 @@ def _report(
         "trace": str(job.trace),
         "serve_seconds": round(served.seconds, 3),
         "options": {
+            "model": str(job.model),
+            "prompts": str(options.prompts) if options.prompts else "python reference",
+            "port": options.port,
             "policy": options.policy,
             "policy_args": options.policy_args,
             "budget": options.budget,
             "max_tokens": options.max_tokens,
             "concurrency": options.concurrency,
             "block_size": options.block_size,
+            "num_blocks": options.num_blocks,
+            "low_watermark": options.low_watermark,
             "theta_f": str(options.theta_f),
             "seed": options.seed,
         },

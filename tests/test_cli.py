@@ -77,6 +77,16 @@ def test_a_trace_that_cannot_be_opened(vtoken, tmp_path: Path) -> None:  # type:
         assert (status, out) == (2, "") and is_one_sentence(err), err
 
 
+def test_a_broken_harness_is_no_verdict(vtoken, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def broken(*arguments: object, **options: object) -> None:
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(cli, "replay_trace", broken)
+    status, out, err = vtoken("replay", trace)
+    assert (status, out) == (2, "")
+    assert "broken on purpose" in err and err.endswith("nothing was judged\n")
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("options", "words"),

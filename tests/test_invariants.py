@@ -226,6 +226,13 @@ def test_tokens_out_of_order() -> None:
     check_found(packed_layout(table, "a"), "out of order")
 
 
+def test_a_token_twice_in_a_row() -> None:
+    table = TokenTable(3)
+    table.sync_new_tokens("a", [0], 3)
+    table._requests["a"].rows[0][1] = 0
+    check_found(packed_layout(table, "a"), "out of order")
+
+
 # What `vtoken replay --paranoid` makes of them.
 
 

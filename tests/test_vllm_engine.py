@@ -1,6 +1,9 @@
 """A real vLLM engine under eviction: replay passes, the oracle agrees, every block comes back."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +115,53 @@ def test_recording_changes_nothing(model: Path, tmp_path: Path) -> None:
     """What is deployed (no trace) serves the same tokens as what is verified."""
     job = tiny_job(model, tmp_path / "trace.jsonl", policy="random")
     assert serve(job).requests == serve(dataclasses.replace(job, trace=None)).requests
+
+
+AS_THE_README_SAYS = """
+import sys
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    llm = LLM(
+        model=sys.argv[1],
+        dtype="float32",
+        max_model_len=512,
+        block_size=32,
+        enforce_eager=True,
+        skip_tokenizer_init=True,
+        scheduler_cls="gpu_impl.vllm.scheduler.VTokenScheduler",
+        worker_cls="gpu_impl.vllm.worker.VTokenWorker",
+        additional_config={
+            "vtoken": {"policy": "streaming_llm", "budget": 64, "theta_f": "0", "trace": sys.argv[2]}
+        },
+        enable_prefix_caching=False,
+        enable_chunked_prefill=False,
+    )
+    params = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True, detokenize=False)
+    (served,) = llm.generate([{"prompt_token_ids": list(range(3, 103))}], params, use_tqdm=False)
+    print("served", *served.outputs[0].token_ids)
+    llm.llm_engine.engine_core.shutdown()
+"""
+
+
+def test_engine_and_worker_in_processes_of_their_own_serve_the_same(model: Path, tmp_path: Path) -> None:
+    """As vLLM does by default: messages between scheduler and worker are pickled."""
+    script, trace = tmp_path / "serve.py", tmp_path / "trace.jsonl"
+    script.write_text(AS_THE_README_SAYS)
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    done = subprocess.run(
+        [sys.executable, script, model, trace], capture_output=True, text=True, check=True, env=environment
+    )
+    (served,) = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("served ")]
+    job = tiny_job(
+        model, tmp_path / "here.jsonl", prompts={"only": list(range(3, 103))}, budget=64, concurrency=1
+    )
+    assert tuple(map(int, served)) == serve(job).requests[0].token_ids
+    result = replay(trace)
+    # vLLM kills an engine process that takes longer than five seconds to end: then there is no end event.
+    assert result.rule in (None, "VT-TRACE-004"), result
+    text = trace.read_text()
+    assert text.count('"event":"finish"') == 1 and text.count('"event":"commit"') > 0
 
 
 def test_greedy_output_does_not_depend_on_concurrency(model: Path, tmp_path: Path) -> None:

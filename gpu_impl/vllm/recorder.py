@@ -27,6 +27,11 @@ class Recorder:
         for event in events:
             self.record(event)
 
+    def flush(self) -> None:
+        """Let the trace so far survive a killed process."""
+        if self._writer is not None:
+            self._writer.flush()
+
     def close(self, num_free_blocks: int | None) -> None:
         """End the trace; None when the run did not end well."""
         if self._writer is not None:

@@ -78,7 +78,9 @@ class VTokenScheduler(Scheduler):
         """Take the worker's report, then let vLLM take the sampled tokens."""
         if isinstance(model_runner_output, VTokenModelRunnerOutput):
             self._apply_report(model_runner_output)
-        return super().update_from_output(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self.recorder.flush()
+        return outputs
 
     def shutdown(self) -> None:
         """End the trace; it gets its end event only when every request has ended."""
