@@ -191,10 +191,7 @@ class Reclaimer:
     def _release(self, report: WorkerReport, req_id: str, block_ids: tuple[int, ...]) -> None:
         if not block_ids:
             return
-        listed = self.table.block_ids(req_id)
-        kept = [block_id for block_id in listed if block_id not in block_ids]
-        if kept != listed:
-            self.table.apply_moves(req_id, (), kept)
+        self.table.release_blocks(req_id, block_ids)
         self._record(report, Release(req_id, self._requests[req_id].epoch, block_ids))
 
     def _relocate(self, report: WorkerReport, req_id: str, relocation: Relocation) -> None:

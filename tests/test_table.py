@@ -129,6 +129,18 @@ def test_waste_of_a_request_without_blocks_is_zero() -> None:
     assert table.waste("a") == 0
 
 
+def test_released_blocks_leave_the_list_with_their_dead_tokens() -> None:
+    table = table_of(8, [0, 1, 2], evicted=(3, 4, 5, 7))
+    assert table.release_blocks("a", [1, 9])
+    assert (table.block_ids("a"), table.resident_tokens("a")) == ([0, 2], [0, 1, 2, 6])
+    assert not table.release_blocks("a", [1])
+    before = state_of(table)
+    with pytest.raises(VTokenError) as error:
+        table.release_blocks("a", [2])
+    assert error.value.code == "block-still-live"
+    assert state_of(table) == before
+
+
 def test_requests_are_independent_and_dropping_one_forgets_it() -> None:
     table = table_of(3, [0])
     table.sync_new_tokens("b", [1], 2)

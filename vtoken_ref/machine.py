@@ -132,8 +132,6 @@ class Machine:
                     Rule.BLOCK_STILL_LIVE,
                     f"request {event.req_id} releases block {block_id}, which it still uses",
                 )
-        known = self._table_blocks(event.req_id)
-        kept = [block_id for block_id in known if block_id not in event.block_ids]
         if request.in_forward is not None and set(event.block_ids) & set(request.block_ids):
             raise VTokenError(
                 Rule.LAYOUT_DURING_FORWARD,
@@ -142,8 +140,7 @@ class Machine:
         self.pool.release(event.req_id, event.block_ids, frozenset(self.forwards))
 
         request.block_ids = [block_id for block_id in request.block_ids if block_id not in event.block_ids]
-        if kept != known:
-            self.table.apply_moves(event.req_id, (), kept)
+        if event.req_id in self.table and self.table.release_blocks(event.req_id, event.block_ids):
             request.resident_entries = None
 
     def _free(self, event: ev.Free) -> None:
@@ -532,9 +529,6 @@ class Machine:
 
     def _live_in(self, req_id: str, block_id: int) -> int:
         return self.table.live_in_block(req_id, block_id) if req_id in self.table else 0
-
-    def _table_blocks(self, req_id: str) -> list[int]:
-        return self.table.block_ids(req_id) if req_id in self.table else []
 
     def _num_tokens(self, req_id: str) -> int:
         return self.table.num_tokens(req_id) if req_id in self.table else 0

@@ -132,6 +132,20 @@ class TokenTable:
             self._place(request, move)
         self._retreat(request)
 
+    def release_blocks(self, req_id: str, block_ids: Sequence[int]) -> bool:
+        """Take blocks without a live token out of the request's list; tell whether any was in it.
+
+        Raises:
+            VTokenError: unknown-request, block-still-live.
+
+        """
+        listed = self._get(req_id).block_ids
+        kept = [block_id for block_id in listed if block_id not in block_ids]
+        if len(kept) == len(listed):
+            return False
+        self.apply_moves(req_id, (), kept)
+        return True
+
     def drop(self, req_id: str) -> None:
         """Forget a request.
 
