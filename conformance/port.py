@@ -146,7 +146,10 @@ def load_policy(name: str, policy_args: Mapping[str, int], seed: int) -> Policy:
     except TypeError as error:
         known = ", ".join(takes) or "nothing"
         raise UsageError(f"policy {name} takes {known}, and not so: {error}") from error
-    return cast(Policy, factory(**arguments))
+    try:
+        return cast(Policy, factory(**arguments))
+    except ValueError as error:
+        raise UsageError(f"policy {name}: {error}") from error
 
 
 def _load(name: str, group: str, kind: str) -> Callable[..., Any]:

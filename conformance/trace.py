@@ -21,6 +21,8 @@ VERSION: Final = 1
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+BlockCount = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+Ratio = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]+(/[1-9][0-9]*)?\Z")]
 Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT_PATTERN)]
 
 
@@ -38,7 +40,7 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     block_size: Positive
     first_block_id: Count
-    num_blocks: Positive
+    num_blocks: BlockCount
     num_layers: Positive
     num_kv_heads: Positive
     head_dim: Positive
@@ -49,7 +51,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the run reclaims; ``theta_f`` is a fraction such as ``1/4``."""
 
     strategy: Literal["in_place", "out_of_place"]
-    theta_f: str
+    theta_f: Ratio
     low_watermark: Count | None
     headroom: Count
 

@@ -98,7 +98,7 @@ def check(job: ServeJob, served: ServeResult) -> Checked:
     """Replay the trace of a served job and ask the oracle."""
     assert job.trace is not None
     figures, history = RunFigures(), HistoryRecorder()
-    replayed = replay(job.trace, (figures, history))
+    replayed = replay(job.trace, (figures, history), paranoid=True)
     return Checked(served, replayed, figures, history, judge(job.model, history))
 
 

@@ -264,6 +264,11 @@ def scattered() -> Hand:
     return running().apply(Evict("a", 0, (1, 2, 3, 4)), Lease("a", 0, (8, 9)))
 
 
+def sparse() -> Hand:
+    """Tokens 0 and 9 of a are live, in the first and the last of three blocks."""
+    return Hand().admit("a", 10, 0, 1, 2).forward(a=10).apply(Evict("a", 0, tuple(range(1, 9))))
+
+
 def planned() -> Hand:
     """Token 5 of a is to move into block 0, where token 0 stays."""
     hand = scattered()
@@ -385,6 +390,11 @@ ILLEGAL: list[tuple[Callable[[], Hand], Callable[[Hand], Event], str]] = [
     (decoding, lambda h: replace(h.sync("a"), slots=(40,)), "slot-mismatch"),
     (decoding, lambda h: replace(h.sync("a"), slots=(-1,)), "slot-mismatch"),
     (decoding, lambda h: replace(h.sync("a"), slots=(HUGE,)), "slot-mismatch"),
+    (
+        lambda: (h := running().apply(Evict("a", 0, (0,)))).apply(h.begin(a=1)),
+        lambda h: replace(h.sync("a"), slots=(0,)),
+        "slot-mismatch",
+    ),
     # forward, end
     (running, lambda h: Forward(1, "end", ()), "step-order"),
     (written, lambda h: replace(h.end(), step=1), "step-order"),
@@ -405,6 +415,12 @@ ILLEGAL: list[tuple[Callable[[], Hand], Callable[[Hand], Event], str]] = [
     (chunk_done, lambda h: Output("a", 0, 0, (70,)), "output-unknown"),
     (written, lambda h: Output("a", 0, 0, (70,)), "output-unknown"),
     (lambda: written().apply(Preempt("a", 0)), lambda h: Output("a", 1, 0, (70,)), "output-unknown"),
+    (
+        lambda: running().apply(Preempt("a", 0), Free((0, 1)), Alloc("a", (0, 1))).forward(a=6),
+        lambda h: Output("a", 1, h.machine.last_step, (70,)),
+        "output-unknown",
+    ),
+    (lambda: (h := decoding()).apply(h.sync("a")), lambda h: Output("a", 0, 0, (70,)), "output-unknown"),
     # evict
     (running, lambda h: Evict("a", 0, (6,)), "unknown-token"),
     (running, lambda h: Evict("a", 0, (0, -1)), "unknown-token"),
@@ -438,6 +454,12 @@ ILLEGAL: list[tuple[Callable[[], Hand], Callable[[Hand], Event], str]] = [
         lambda h: h.plan("a", "out_of_place", (8,)),
         "layout-during-forward",
     ),
+    (
+        lambda: scattered().apply(Lease("b", 0, (7,))),
+        lambda h: h.plan("a", "out_of_place", (7,)),
+        "plan-destinations",
+    ),
+    (sparse, lambda h: replace(h.plan("a"), destination_blocks=(0, 1)), "plan-destinations"),
     # copy
     (scattered, lambda h: Copy("a", 0, 1, (5,), 0), "unknown-plan"),
     (planned, lambda h: replace(h.copy("a"), plan_id=2), "unknown-plan"),
@@ -829,6 +851,17 @@ def test_an_eviction_between_plan_and_commit_does_not_change_the_length_of_the_c
     hand.apply(hand.copy("a"))
     assert attempt(hand, hand.commit("a"))
     hand.end_run()
+
+
+def test_the_length_of_a_commit_counts_dead_slots_before_its_sources() -> None:
+    hand = Hand().admit("a", 12, 0, 1, 2).forward(a=12).apply(Evict("a", 0, (1, 5, 6, 7, 9, 10, 11)))
+    hand.apply(Plan("a", 0, 1, "in_place", (1, 2), (1,), (Move(8, 8, 5),)))
+    hand.apply(hand.copy("a")).apply(hand.commit("a"))
+    assert hand.machine.table.length("a") == 6
+
+
+def test_an_empty_evict_before_any_token_is_about_nothing() -> None:
+    Hand().apply(Admit("a", 1, None), Evict("a", 0, ()))
 
 
 def test_a_plan_of_wholly_dead_blocks_and_a_release_before_its_commit() -> None:

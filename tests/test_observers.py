@@ -211,3 +211,20 @@ def test_a_request_that_never_ran_has_no_history(script: Script) -> None:
     script.apply(Admit("b", 3, None), Lease("b", 0, (6,)), Finish("b", 0, "stop"))
     assert set(script.history.epochs) == {("a", 0)}
     assert script.history.outputs() == {"a": [50]}
+
+
+def test_figures_add_up_over_events() -> None:
+    figures, machine = RunFigures(), Machine(MachineConfig(4, range(4)))
+    for event in (
+        Release("a", 0, (1, 2)),
+        Release("a", 0, (3,)),
+        Copy("a", 0, 0, (1,), 100),
+        Copy("a", 0, 0, (2,), 50),
+        Evict("a", 0, (1, 2)),
+        Evict("a", 0, (3,)),
+        Preempt("a", 0),
+        Preempt("a", 1),
+    ):
+        figures.observe(event, machine)
+    assert (figures.blocks_reclaimed, figures.bytes_moved) == (3, 150)
+    assert (figures.tokens_evicted, figures.preemptions) == (3, 2)

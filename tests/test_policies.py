@@ -184,6 +184,7 @@ def test_arguments_and_seed_reach_the_policy() -> None:
         ("vtoken_ref.policies:NoSuch", {}, "NoSuch"),
         ("streaming_llm", {"sinks": 4}, "takes num_sinks, .*'sinks'"),
         ("sliding_window", {"num_sinks": 4}, "takes nothing"),
+        ("streaming_llm", {"num_sinks": -1}, "at least 0, not -1"),
         (":Policy", {}, "Policy"),
         (".policies:SlidingWindow", {}, "policies"),
         ("vtoken_ref.reclaim:DEFAULT_THETA_F", {}, "DEFAULT_THETA_F"),

@@ -296,3 +296,10 @@ class PoolHistories(RuleBasedStateMachine):
 
 TestPoolHistories = PoolHistories.TestCase
 TestPoolHistories.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_a_request_that_gave_up_everything_is_forgotten() -> None:
+    pool = BlockPool(range(4), headroom=0)
+    pool.alloc("a", (0,))
+    pool.release_all("a", frozenset())
+    assert pool.requests() == []

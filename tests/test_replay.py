@@ -15,6 +15,7 @@ from gpu_impl.kv_cache import KVCache
 from gpu_impl.reclaimer import Reclaimer
 from tests.toy_runtime import ToyRuntime, sample_run
 from vtoken_ref.events import Alloc, Commit, Copy, Event, Evict, Finish, Forward, Free, Move, Plan, Sync
+from vtoken_ref.machine import Machine
 from vtoken_ref.policies import RandomEviction, SlidingWindow
 
 HEADER_LINES = 1
@@ -297,3 +298,15 @@ def test_replay_needs_neither_torch_nor_vllm() -> None:
     code = "import sys, conformance.cli; print('torch' in sys.modules, 'vllm' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "False"]
+
+
+def test_paranoid_replay_evaluates_the_invariants(run: ToyRuntime, tmp_path: Path) -> None:
+    class Damages:
+        def observe(self, event: Event, machine: Machine) -> None:
+            if isinstance(event, Alloc):
+                machine.pool.leases[event.block_ids[0]] = event.req_id
+
+    path = run.write(tmp_path / "trace.jsonl")
+    result = replay(path, (Damages(),), paranoid=True)
+    assert (result.verdict, result.code) == (Verdict.FAIL, "leak")
+    assert result.line == line_of(find(run.events, Alloc)) + 1

@@ -141,6 +141,38 @@ def test_released_blocks_leave_the_list_with_their_dead_tokens() -> None:
     assert state_of(table) == before
 
 
+@pytest.mark.parametrize(
+    ("evicted", "kept", "reclaimed"),
+    [((0, 1, 2), [1], 0), ((4, 5), [0, 1], 4)],
+    ids=["block leaves", "retreat"],
+)
+def test_a_reclaimed_token_has_no_slot(evicted: tuple[int, ...], kept: list[int], reclaimed: int) -> None:
+    table = table_of(6, [0, 1], evicted)
+    table.apply_moves("a", (), kept)
+    check_refused(table, "unknown-token", lambda: table.slot("a", reclaimed))
+
+
+def test_a_request_does_not_write_over_a_live_token_of_another() -> None:
+    table = table_of(4, [0, 1])
+    check_refused(table, "slot-occupied", lambda: table.sync_new_tokens("b", [1], 1))
+    table.sync_new_tokens("b", [2, 3], 4)
+    table.evict_token("b", 0)
+    moves = [Move(1, 7, 0), Move(2, 8, 1), Move(3, 9, 2)]
+    check_refused(table, "slot-occupied", lambda: table.apply_moves("b", moves, [0]))
+    for token_id in range(3):
+        table.evict_token("a", token_id)
+    table.apply_moves("b", moves, [0])
+    assert table.slot_mapping("b") == [0, 1, 2]
+    table.drop("a")
+    assert table.sync_new_tokens("c", [1], 3) == range(3)
+
+
+def test_block_ids_are_not_negative() -> None:
+    table = table_of(4, [0, 1])
+    check_refused(table, "block-list-changed", lambda: table.sync_new_tokens("b", [-1], 1))
+    check_refused(table, "block-list-changed", lambda: table.apply_moves("a", [], [0, 1, -1]))
+
+
 def test_requests_are_independent_and_dropping_one_forgets_it() -> None:
     table = table_of(3, [0])
     table.sync_new_tokens("b", [1], 2)

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from tests.engine_support import (
     serve_and_check,
     tiny_job,
 )
-from vtoken_ref.events import Sync
+from vtoken_ref.events import Event, Finish, Preempt, Release, Sync
 from vtoken_ref.kv_hash import fingerprint_hex
 
 pytestmark = pytest.mark.engine
@@ -36,6 +37,16 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def events_of_trace(path: Path) -> list[Event]:
+    with TraceReader(path) as reader:
+        return list(reader)
+
+
+def events_of(job: ServeJob) -> list[Event]:
+    assert job.trace is not None
+    return events_of_trace(job.trace)
 
 
 @pytest.mark.parametrize("policy", ["streaming_llm", "sliding_window", "random"])
@@ -67,11 +78,10 @@ def test_a_budget_above_the_context_changes_nothing(model: Path, tmp_path: Path)
     assert checked.figures.tokens_evicted == checked.figures.relocations == 0
     outputs, hashes = serve_natively_with_hashes(job)
     assert checked.outputs() == outputs
-    with TraceReader(job.trace) as reader:  # type: ignore[arg-type]
-        traced: dict[str, list[str]] = {}
-        for event in reader:
-            if isinstance(event, Sync):
-                traced.setdefault(event.req_id.rsplit("-", 1)[0], []).extend(event.fingerprints)
+    traced: dict[str, list[str]] = {}
+    for event in events_of(job):
+        if isinstance(event, Sync):
+            traced.setdefault(event.req_id.rsplit("-", 1)[0], []).extend(event.fingerprints)
     assert traced == hashes
     assert sum(map(len, hashes.values())) > 1000
 
@@ -227,6 +237,37 @@ def test_an_aborted_request_gives_everything_back(model: Path, tmp_path: Path) -
     assert text.count('"event":"finish"') == len(names) - 2
 
 
+def test_an_abort_during_a_forward_is_recorded_behind_it(model: Path, tmp_path: Path) -> None:
+    """Aborts come between the worker's step and the scheduler's update."""
+    from vllm import SamplingParams
+
+    job = tiny_job(model, tmp_path / "trace.jsonl")
+    engine = make_engine(job)
+    core = engine.engine_core.engine_core
+    params = SamplingParams(temperature=0.0, max_tokens=job.max_new_tokens, ignore_eos=True, detokenize=False)
+    try:
+        for name, token_ids in job.prompts.items():
+            engine.add_request(name, {"prompt_token_ids": token_ids}, params)
+        scheduler = scheduler_of(engine)
+        engine.step()
+        for _ in range(2):
+            core.aborts_queue.put_nowait([scheduler.running[0].request_id])
+            for _ in range(25):
+                engine.step()
+        while scheduler.has_unfinished_requests():
+            engine.step()
+        pool = scheduler.kv_cache_manager.block_pool
+        assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+    finally:
+        engine.engine_core.shutdown()
+    checked = check(job, ServeResult((), 0, 0.0, {}))
+    assert checked.replayed.verdict is Verdict.PASS, checked.replayed
+    assert checked.judged.mismatched == 0
+    lines = job.trace.read_text().splitlines()  # type: ignore[union-attr]
+    aborts = [at for at, line in enumerate(lines) if line.startswith('{"event":"abort"')]
+    assert len(aborts) == 2
+
+
 def test_a_request_that_ends_on_eos(model: Path, tmp_path: Path) -> None:
     job = tiny_job(model, None)
     tokens = serve(job).requests[0].token_ids
@@ -236,20 +277,73 @@ def test_a_request_that_ends_on_eos(model: Path, tmp_path: Path) -> None:
     checked.assert_right()
     first = checked.served.requests[0]
     assert (first.finish_reason, first.token_ids) == ("stop", tokens[: at + 1])
+    reasons = {
+        event.reason for event in events_of_trace(tmp_path / "trace.jsonl") if isinstance(event, Finish)
+    }
+    assert reasons == {"stop", "length"}
 
 
-def test_a_small_pool_serves_what_full_retention_cannot(model: Path, tmp_path: Path) -> None:
-    """The scheduler allocates by physical length: long outputs fit into few blocks."""
-    prompts = {"only": list(range(3, 35))}
+def test_a_pool_too_small_for_full_retention_preempts_nobody(model: Path, tmp_path: Path) -> None:
+    """The scheduler admits and allocates by physical length."""
+    prompts = {f"prompt-{at}": list(range(3 + at, 35 + at)) for at in range(4)}
+    num_blocks, max_new_tokens = 12, 120
+    assert len(prompts) * (32 + max_new_tokens) > num_blocks * BLOCK_SIZE
     job = tiny_job(
-        model, tmp_path / "trace.jsonl", prompts=prompts, budget=40, max_new_tokens=400, concurrency=1
+        model,
+        tmp_path / "trace.jsonl",
+        prompts=prompts,
+        budget=40,
+        max_new_tokens=max_new_tokens,
+        num_blocks=num_blocks,
     )
     checked = serve_and_check(job)
     checked.assert_right()
     assert checked.figures.preemptions == 0
-    blocks = checked.figures.blocks()
-    assert blocks["retained"] <= 3 < blocks["no_reclamation"]
-    assert len(prompts["only"]) + 400 > 13 * BLOCK_SIZE
+
+
+def test_a_request_preempted_after_it_gave_blocks_back_starts_over(model: Path, tmp_path: Path) -> None:
+    job = tiny_job(
+        model,
+        tmp_path / "trace.jsonl",
+        prompts=random_prompts(5, shortest=20, longest=60),
+        num_blocks=9,
+        budget=40,
+        theta_f=Fraction(2, 5),
+        max_new_tokens=140,
+    )
+    serve_and_check(job).assert_right()
+    gave_back, num_preempted = set(), 0
+    for event in events_of(job):
+        if isinstance(event, Release):
+            gave_back.add((event.req_id, event.epoch))
+        num_preempted += isinstance(event, Preempt) and (event.req_id, event.epoch) in gave_back
+    assert num_preempted > 0
+
+
+def test_no_relocation_while_many_blocks_are_free(model: Path, tmp_path: Path) -> None:
+    relaxed = serve_and_check(tiny_job(model, tmp_path / "relaxed.jsonl", policy="random", low_watermark=1))
+    relaxed.assert_right()
+    assert relaxed.figures.relocations == 0 < relaxed.figures.tokens_evicted
+
+
+def test_an_engine_shut_down_with_a_request_running_leaves_no_whole_trace(
+    model: Path, tmp_path: Path
+) -> None:
+    from vllm import SamplingParams
+
+    job = tiny_job(model, tmp_path / "trace.jsonl")
+    engine = make_engine(job)
+    runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    for name, token_ids in job.prompts.items():
+        params = SamplingParams(temperature=0.0, max_tokens=1 if name == "prompt-0" else 50, detokenize=False)
+        engine.add_request(name, {"prompt_token_ids": token_ids}, params)
+    for _ in range(5):
+        engine.step()
+    running = [request.request_id for request in scheduler_of(engine).running]
+    assert sorted(runner.reclaimer.table.requests()) == sorted(running), "a finished request is forgotten"
+    engine.engine_core.shutdown()
+    result = replay(job.trace)  # type: ignore[arg-type]
+    assert (result.verdict, result.rule) == (Verdict.INCONCLUSIVE, "VT-TRACE-004")
 
 
 def test_one_kv_byte_changed_in_the_engine_is_caught(model: Path, tmp_path: Path) -> None:

@@ -176,6 +176,11 @@ def test_a_sliding_window_layer_is_refused() -> None:
         ({"policy": "streaming_llm", "theta_f": "3/2"}, "outside 0 to 1"),
         ({"policy": "streaming_llm", "budget": 0}, "budget"),
         ({"policy": "streaming_llm", "budget": 4}, "at least 5"),
+        ({"policy": "streaming_llm", "budget": 99.5}, "at least 5"),
+        ({"policy": "streaming_llm", "seed": "zero"}, "seed must be an integer"),
+        ({"policy": "streaming_llm", "policy_args": {"num_sinks": 4.5}}, "num_sinks must be an integer"),
+        ({"policy": "streaming_llm", "low_watermark": -1}, "low_watermark must be a number of blocks"),
+        ({"policy": "streaming_llm", "low_watermark": "3"}, "low_watermark must be a number of blocks"),
         ({"policy": "no_such_policy"}, "no policy 'no_such_policy'"),
     ],
 )

@@ -399,9 +399,9 @@ class Machine:
             )
         self._check_content(event, request, flight)
 
+        self.table.apply_moves(event.req_id, event.moves, expected_blocks)
         if plan.strategy == "out_of_place":
             self.pool.adopt(event.req_id, plan.destination_blocks)
-        self.table.apply_moves(event.req_id, event.moves, expected_blocks)
         request.block_ids = expected_blocks
         request.plan = None
         request.resident_entries = None

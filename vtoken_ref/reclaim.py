@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from vtoken_ref.events import Strategy
-from vtoken_ref.planner import num_blocks_for
 from vtoken_ref.table import TokenTable
 
 DEFAULT_THETA_F = Fraction(1, 4)
@@ -36,19 +35,17 @@ class ReclaimConfig:
 def eligible(table: TokenTable, req_id: str, config: ReclaimConfig, num_free_blocks: int) -> bool:
     """Tell whether a plan for this request is worth making now.
 
-    Waste is above the threshold, free blocks are near the low watermark, at least one whole block
-    would come free, and a block's worth of dead tokens is resident. The last is the hysteresis: a
-    request whose live tokens just fill its blocks would otherwise be repacked for every new token.
+    Waste is above the threshold, free blocks are near the low watermark, and a block's worth of dead
+    tokens is resident, so that at least one whole block comes free. That is more than one block to
+    win, and so the hysteresis: a request whose live tokens just fill its blocks would otherwise be
+    repacked for every new token.
 
     Source: paper 3.3.1.
     Differs from source: the paper has no hysteresis and does not require a whole block to win.
     """
-    num_live = table.num_live(req_id)
-    gain = len(table.written_blocks(req_id)) - num_blocks_for(num_live, table.block_size)
-    num_dead = table.length(req_id) - num_live
+    num_dead = table.length(req_id) - table.num_live(req_id)
     return (
         (config.low_watermark is None or num_free_blocks <= config.low_watermark)
-        and gain >= 1
         and num_dead >= table.block_size
         and table.waste() > config.theta_f
     )

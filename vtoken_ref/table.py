@@ -33,8 +33,10 @@ class TokenTable:
     A token is live until it is evicted. A dead token keeps its slot until it is reclaimed: another
     token moves there, its block leaves the request, or the resident length retreats below it. The
     tokens of a request lie in its block list in writing order; the *resident length* counts the
-    slots up to the last written one. Every operation checks everything first, then changes; an
-    illegal call raises and changes nothing. No operation scans all tokens but those that list them.
+    slots up to the last written one, and after moves or a release it retreats to just after the last
+    live token. Two requests that list one block share it: its slots hold the same tokens of both, and
+    neither writes over the other. Every operation checks everything first, then changes; an illegal
+    call raises and changes nothing. No operation scans all tokens but those that list them.
 
     Args:
         block_size: slots per block, S.
@@ -50,6 +52,7 @@ class TokenTable:
             raise ValueError(f"block_size must be at least 1, not {block_size}")
         self.block_size = block_size
         self._requests: dict[str, _Request] = {}
+        self._users: dict[int, set[str]] = {}
         self._num_live = 0
         self._num_blocks = 0
 
@@ -70,10 +73,10 @@ class TokenTable:
         request = self._requests.get(req_id, _Request())
         num_new = total_len - len(request.slots)
         new_slots = self.next_slots(req_id, block_ids, num_new)
+        self._check_others(req_id, new_slots, range(len(request.slots), total_len))
 
         self._requests[req_id] = request
-        self._num_blocks += len(block_ids) - len(request.block_ids)
-        request.block_ids = list(block_ids)
+        self._set_block_ids(req_id, request, list(block_ids))
         first = len(request.slots)
         for token_id, slot in enumerate(new_slots, first):
             block_id = slot // self.block_size
@@ -126,8 +129,7 @@ class TokenTable:
             for token_id in request.rows.pop(block_id, ()):
                 self._reclaim(request, token_id)
             request.live_in_block.pop(block_id, None)
-        self._num_blocks += len(new_list) - len(request.block_ids)
-        request.block_ids = new_list
+        self._set_block_ids(req_id, request, new_list)
         for move in moves:
             self._place(request, move)
         self._retreat(request)
@@ -155,9 +157,9 @@ class TokenTable:
         """
         request = self._get(req_id)
 
+        self._set_block_ids(req_id, request, [])
         del self._requests[req_id]
         self._num_live -= request.num_live
-        self._num_blocks -= len(request.block_ids)
 
     # Looking.
 
@@ -268,11 +270,12 @@ class TokenTable:
         if num_new < 0:
             raise VTokenError(Rule.LENGTH_SHRANK, f"request {req_id} would lose {-num_new} tokens")
         known = request.block_ids
-        if list(block_ids[: len(known)]) != known or len(set(block_ids)) != len(block_ids):
+        if list(block_ids[: len(known)]) != known:
             raise VTokenError(
                 Rule.BLOCK_LIST_CHANGED,
                 f"request {req_id} has blocks {known}, which {list(block_ids)} does not extend",
             )
+        _check_block_ids(req_id, block_ids)
         start = self._length(request)
         if start + num_new > len(block_ids) * self.block_size:
             raise VTokenError(
@@ -316,8 +319,7 @@ class TokenTable:
     def _check_moves(
         self, req_id: str, request: _Request, moves: Sequence[Move], new_list: list[int]
     ) -> None:
-        if len(set(new_list)) != len(new_list):
-            raise VTokenError(Rule.BLOCK_LIST_CHANGED, f"request {req_id} would list a block twice")
+        _check_block_ids(req_id, new_list)
         for token_id, src_slot, _ in moves:
             self.check_live(req_id, token_id, Rule.DEAD_MOVE)
             if request.slots[token_id] != src_slot:
@@ -331,6 +333,7 @@ class TokenTable:
         for slot in _duplicates([move.dst_slot for move in moves]):
             raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {slot} is the destination of two moves")
         self._check_destinations(req_id, request, moves, set(new_list))
+        self._check_others(req_id, [move.dst_slot for move in moves], [HOLE] * len(moves))
         leaving = {move.token_id for move in moves}
         for block_id in set(request.block_ids) - set(new_list):
             staying = [
@@ -363,6 +366,33 @@ class TokenTable:
                     f"token {token_id} would go to slot {dst_slot}, where live token {occupant} is",
                 )
 
+    def _check_others(self, req_id: str, slots: Sequence[int], same: Sequence[int]) -> None:
+        """Refuse slots where another request has a live token, unless it is the ``same`` one, shared."""
+        for slot, token_id in zip(slots, same, strict=True):
+            block_id, offset = divmod(slot, self.block_size)
+            for other_id in self._users.get(block_id, ()):
+                if other_id == req_id:
+                    continue
+                other = self._requests[other_id]
+                row = other.rows.get(block_id, ())
+                occupant = row[offset] if offset < len(row) else HOLE
+                if occupant not in (HOLE, token_id) and other.live[occupant]:
+                    raise VTokenError(
+                        Rule.SLOT_OCCUPIED,
+                        f"request {req_id} would write slot {slot} of live token {occupant} of {other_id}",
+                    )
+
+    def _set_block_ids(self, req_id: str, request: _Request, block_ids: list[int]) -> None:
+        before, after = set(request.block_ids), set(block_ids)
+        for block_id in before - after:
+            self._users[block_id].remove(req_id)
+            if not self._users[block_id]:
+                del self._users[block_id]
+        for block_id in after - before:
+            self._users.setdefault(block_id, set()).add(req_id)
+        self._num_blocks += len(block_ids) - len(request.block_ids)
+        request.block_ids = block_ids
+
     def _reclaim(self, request: _Request, token_id: int) -> None:
         if token_id != HOLE and not request.live[token_id]:
             request.slots[token_id] = NO_SLOT
@@ -386,6 +416,13 @@ class TokenTable:
             if row:
                 return
             request.num_written_blocks = self._count_written(request)
+
+
+def _check_block_ids(req_id: str, block_ids: Sequence[int]) -> None:
+    if len(set(block_ids)) != len(block_ids) or (block_ids and min(block_ids) < 0):
+        raise VTokenError(
+            Rule.BLOCK_LIST_CHANGED, f"request {req_id} would list a block twice, or one below 0"
+        )
 
 
 def _duplicates(values: Sequence[int]) -> Iterator[int]:

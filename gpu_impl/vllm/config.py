@@ -54,8 +54,14 @@ class VTokenConfig:
             raise UnsupportedError(
                 f"strategy {settings['strategy']!r} is not built for vLLM yet; use in_place"
             )
-        policy_args, seed = dict(settings.get("policy_args", {})), int(settings.get("seed", 0))
-        budget = settings.get("budget")
+        policy_args = dict(settings.get("policy_args", {}))
+        for name, value in (("seed", settings.get("seed", 0)), *policy_args.items()):
+            if type(value) is not int:
+                raise UnsupportedError(f"{name} must be an integer, not {value!r}")
+        low_watermark = settings.get("low_watermark")
+        if low_watermark is not None and (type(low_watermark) is not int or low_watermark < 0):
+            raise UnsupportedError(f"low_watermark must be a number of blocks or null, not {low_watermark!r}")
+        seed, budget = settings.get("seed", 0), settings.get("budget")
         _check_budget(budget, settings["policy"], policy_args, seed)
         return cls(
             policy=settings["policy"],
@@ -64,7 +70,7 @@ class VTokenConfig:
             budget=budget,
             reclaim=ReclaimConfig(
                 theta_f=_theta_f(settings.get("theta_f", "1/4")),
-                low_watermark=settings.get("low_watermark"),
+                low_watermark=low_watermark,
             ),
             trace=Path(settings["trace"]) if settings.get("trace") else None,
         )
@@ -75,7 +81,7 @@ def _check_budget(budget: Any, name: str, policy_args: dict[str, int], seed: int
         policy = load_policy(name, policy_args, seed)
     except UsageError as error:
         raise UnsupportedError(str(error)) from error
-    if budget is not None and (not isinstance(budget, int) or budget < policy.min_budget):
+    if budget is not None and (type(budget) is not int or budget < policy.min_budget):
         raise UnsupportedError(
             f"budget {budget} is below what policy {name} protects; give at least {policy.min_budget}"
         )

@@ -16,15 +16,28 @@ class Recorder:
 
     def __init__(self, writer: TraceWriter | None) -> None:
         self._writer = writer
+        self._held: list[Event] | None = None
 
     def record(self, event: Event) -> None:
-        """Append one event to the trace."""
-        if self._writer is not None:
+        """Append one event to the trace, or behind the worker's report that is to come."""
+        if self._held is not None:
+            self._held.append(event)
+        elif self._writer is not None:
             self._writer.write(event)
 
-    def record_all(self, events: Iterable[Event]) -> None:
-        """Append events in order."""
-        for event in events:
+    def hold(self) -> None:
+        """Keep events back until the worker's report of the step just scheduled.
+
+        vLLM takes aborts after the worker has done the step and before the scheduler hears of it:
+        what the worker did came first.
+        """
+        if self._writer is not None:
+            self._held = []
+
+    def record_report(self, events: Iterable[Event]) -> None:
+        """Append a worker's report, then what was kept back for it."""
+        held, self._held = self._held or [], None
+        for event in (*events, *held):
             self.record(event)
 
     def flush(self) -> None:

@@ -69,6 +69,7 @@ class VTokenScheduler(Scheduler):
             for req_id, num_query in output.num_scheduled_tokens.items()
         )
         self.recorder.record(Forward(self.step, "begin", reads))
+        self.recorder.hold()
         num_free_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         return VTokenSchedulerOutput.of(output, StepMessage(self.step, epochs, num_free_blocks))
 
@@ -95,7 +96,7 @@ class VTokenScheduler(Scheduler):
 
     def _apply_report(self, output: VTokenModelRunnerOutput) -> None:
         report = output.vtoken
-        self.recorder.record_all(report.events)
+        self.recorder.record_report(report.events)
         for req_id, layout in report.layouts.items():
             if self.epochs.get(req_id) == layout.epoch:
                 self.vtoken_manager.apply_layout(req_id, layout)

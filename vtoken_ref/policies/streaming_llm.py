@@ -17,6 +17,8 @@ class StreamingLLM:
     """
 
     def __init__(self, num_sinks: int = 4) -> None:
+        if num_sinks < 0:
+            raise ValueError(f"num_sinks must be at least 0, not {num_sinks}")
         self.num_sinks = num_sinks
 
     @property
