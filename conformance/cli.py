@@ -14,6 +14,7 @@ from conformance.progress import Phases
 from conformance.replay import ReplayResult
 from conformance.replay import replay as replay_trace
 from conformance.verdict import Verdict
+from vtoken_ref.reclaim import parse_theta_f
 
 app = typer.Typer(
     help="Check, fuzz and serve token-level KV-cache eviction.",
@@ -106,7 +107,7 @@ def verify(
         concurrency=concurrency,
         block_size=block_size,
         num_blocks=num_blocks,
-        theta_f=_fraction(theta_f),
+        theta_f=_theta_f(theta_f),
         low_watermark=low_watermark,
         seed=seed,
         port=port,
@@ -132,14 +133,11 @@ def _policy_args(pairs: list[str]) -> dict[str, int]:
     return found
 
 
-def _fraction(text: str) -> Fraction:
+def _theta_f(text: str) -> Fraction:
     try:
-        value = Fraction(text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise UsageError(f"--theta-f {text!r} is no fraction; give one such as 1/4 or 0.25") from error
-    if not 0 <= value < 1:
-        raise UsageError(f"--theta-f {text} is outside 0 to 1; give a fraction such as 1/4")
-    return value
+        return parse_theta_f(text)
+    except ValueError as error:
+        raise UsageError(f"--theta-f: {error}") from error
 
 
 def main() -> None:

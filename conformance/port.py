@@ -48,6 +48,7 @@ class ServeJob:
         block_size: slots per block.
         num_blocks: usable blocks; None for enough to hold ``concurrency`` full requests.
         trace: where the trace goes; None for none.
+        dtype: of weights and KV: float32, bfloat16 or float16.
         ignore_eos: generate ``max_new_tokens`` whatever is sampled.
 
     """
@@ -66,6 +67,7 @@ class ServeJob:
     block_size: int = 32
     num_blocks: int | None = None
     trace: Path | None = None
+    dtype: str = "float32"
     ignore_eos: bool = False
 
 

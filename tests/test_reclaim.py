@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtoken_ref.planner import plan_relocation
-from vtoken_ref.reclaim import DEFAULT_THETA_F, ReclaimConfig, eligible
+from vtoken_ref.reclaim import DEFAULT_THETA_F, ReclaimConfig, eligible, parse_theta_f
 from vtoken_ref.rules import VTokenError
 from vtoken_ref.table import TokenTable
 
@@ -120,3 +120,16 @@ def test_an_unknown_request_is_refused() -> None:
     with pytest.raises(VTokenError) as error:
         eligible(table_of(4, 0), "x", ReclaimConfig(), num_free_blocks=0)
     assert error.value.code == "unknown-request"
+
+
+@pytest.mark.parametrize(
+    ("text", "theta_f"), [("1/4", Fraction(1, 4)), ("0.25", Fraction(1, 4)), ("0", Fraction(0))]
+)
+def test_a_threshold_is_read_exactly(text: str, theta_f: Fraction) -> None:
+    assert parse_theta_f(text) == theta_f
+
+
+@pytest.mark.parametrize("text", ["", "high", "1/0", "1", "-1/4", "nan"])
+def test_what_is_no_threshold_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="give (one|a fraction) such as 1/4"):
+        parse_theta_f(text)

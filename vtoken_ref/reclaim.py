@@ -32,6 +32,22 @@ class ReclaimConfig:
     headroom: int = 0
 
 
+def parse_theta_f(text: str) -> Fraction:
+    """Return a waste threshold written as ``1/4`` or ``0.25``.
+
+    Raises:
+        ValueError: no number of 0 or more and below 1; the message is a sentence.
+
+    """
+    try:
+        theta_f = Fraction(text)
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"theta_f {text!r} is no fraction; give one such as 1/4") from error
+    if not 0 <= theta_f < 1:
+        raise ValueError(f"theta_f {text} is outside 0 to 1; give a fraction such as 1/4")
+    return theta_f
+
+
 def eligible(table: TokenTable, req_id: str, config: ReclaimConfig, num_free_blocks: int) -> bool:
     """Tell whether a plan for this request is worth making now.
 

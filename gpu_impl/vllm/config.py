@@ -14,7 +14,7 @@ from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
 from conformance.port import UsageError, load_policy
-from vtoken_ref.reclaim import ReclaimConfig
+from vtoken_ref.reclaim import ReclaimConfig, parse_theta_f
 
 SUPPORTED_VLLM = "0.32."
 CPU_BLOCK_SIZE_MULTIPLE = 32
@@ -89,12 +89,9 @@ def _check_budget(budget: Any, name: str, policy_args: dict[str, int], seed: int
 
 def _theta_f(text: Any) -> Fraction:
     try:
-        theta_f = Fraction(str(text))
-    except (ValueError, ZeroDivisionError) as error:
-        raise UnsupportedError(f"theta_f {text!r} is no fraction; give one such as 1/4") from error
-    if not 0 <= theta_f < 1:
-        raise UnsupportedError(f"theta_f {text} is outside 0 to 1; give a fraction such as 1/4")
-    return theta_f
+        return parse_theta_f(str(text))
+    except ValueError as error:
+        raise UnsupportedError(str(error)) from error
 
 
 def vllm_version() -> str:

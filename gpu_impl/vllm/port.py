@@ -121,7 +121,7 @@ def import_vllm() -> None:
 
 
 def make_engine(job: ServeJob, native: bool = False, worker_cls: str = WORKER) -> Any:
-    """Start an engine for a job: float32, greedy, eager, with an exact number of blocks.
+    """Start an engine for a job: eager, with an exact number of blocks.
 
     Raises:
         UsageError: vToken or vLLM refuses the configuration.
@@ -153,7 +153,7 @@ def make_engine(job: ServeJob, native: bool = False, worker_cls: str = WORKER) -
     }
     args = EngineArgs(
         model=str(job.model),
-        dtype="float32",
+        dtype=job.dtype,
         max_model_len=max_model_len,
         max_num_batched_tokens=max(max_model_len, 2048),
         max_num_seqs=job.concurrency,

@@ -19,7 +19,7 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from conformance.port import load_policy
 from gpu_impl.kv_cache import cpu_attention_layout
 from gpu_impl.reclaimer import ForwardRead, Reclaimer
-from gpu_impl.vllm.config import VTokenConfig, check_supported
+from gpu_impl.vllm.config import UnsupportedError, VTokenConfig, check_supported
 from gpu_impl.vllm.kv_manager import evictable
 from gpu_impl.vllm.messages import VTokenModelRunnerOutput, VTokenSchedulerOutput
 
@@ -45,8 +45,12 @@ class VTokenModelRunner(CPUModelRunner):
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         settings, group = self.vtoken_config, kv_cache_config.kv_cache_groups[0]
         isa = self.compilation_config.static_forward_context[group.layer_names[0]].isa
+        try:
+            cache = cpu_attention_layout(self.kv_caches, group.kv_cache_spec.block_size, isa)
+        except ValueError as error:
+            raise UnsupportedError(str(error)) from error
         self.reclaimer = self.reclaimer_cls(
-            cpu_attention_layout(self.kv_caches, group.kv_cache_spec.block_size, isa),
+            cache,
             load_policy(settings.policy, settings.policy_args, settings.seed),
             settings.reclaim,
             recording=settings.trace is not None,
