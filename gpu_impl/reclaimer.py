@@ -32,8 +32,9 @@ class ForwardRead:
         req_id: the request.
         num_computed_tokens: tokens computed before this forward, evicted ones included.
         vocab_ids: of the tokens that this forward computed.
-        written_slots: int64 [num_query], where the kernel wrote their KV.
-        read_slots: int64 [length], every slot up to the length, through the kernel's block table.
+        written_slots: int64 [num_query], where the kernel wrote their KV; used only when recording.
+        read_slots: int64 [length], every slot up to the length, through the kernel's block table;
+            used only when recording.
         block_ids: the request's block list.
 
     """

@@ -23,6 +23,8 @@ from gpu_impl.vllm.config import UnsupportedError, VTokenConfig, check_supported
 from gpu_impl.vllm.kv_manager import evictable
 from gpu_impl.vllm.messages import VTokenModelRunnerOutput, VTokenSchedulerOutput
 
+NO_SLOTS = (torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+
 
 class VTokenModelRunner(CPUModelRunner):
     """Runs forwards over resident tokens only, then evicts and reclaims."""
@@ -124,13 +126,10 @@ class VTokenModelRunner(CPUModelRunner):
     def _forward_reads(self) -> list[ForwardRead]:
         """Return what each request read and wrote in the forward that has just run."""
         assert self._step is not None
-        kernel, block_size = self._attention, self.reclaimer.cache.block_size
         reads = []
         for row, req_id in enumerate(self.input_batch.req_ids):
             num_query = self._step.num_scheduled_tokens[req_id]
-            start = int(kernel.query_start_loc[row])
-            index = torch.arange(int(kernel.seq_lens[row]))
-            blocks = kernel.block_table[row, index // block_size].to(torch.int64)
+            written, read = self._kernel_slots(row, num_query) if self.reclaimer.recording else NO_SLOTS
             computed = int(self.input_batch.num_computed_tokens_cpu[row])
             vocab_ids = self.input_batch.token_ids_cpu[row, computed : computed + num_query]
             reads.append(
@@ -138,12 +137,21 @@ class VTokenModelRunner(CPUModelRunner):
                     req_id=req_id,
                     num_computed_tokens=computed,
                     vocab_ids=tuple(vocab_ids.tolist()),
-                    written_slots=kernel.slot_mapping[start : start + num_query].to(torch.int64),
-                    read_slots=blocks * block_size + index % block_size,
+                    written_slots=written,
+                    read_slots=read,
                     block_ids=tuple(self.requests[req_id].block_ids[0]),
                 )
             )
         return reads
+
+    def _kernel_slots(self, row: int, num_query: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the slots that the kernel was given to write and to read for one row of the batch."""
+        kernel, block_size = self._attention, self.reclaimer.cache.block_size
+        start = int(kernel.query_start_loc[row])
+        index = torch.arange(int(kernel.seq_lens[row]))
+        blocks = kernel.block_table[row, index // block_size].to(torch.int64)
+        written = kernel.slot_mapping[start : start + num_query].to(torch.int64)
+        return written, blocks * block_size + index % block_size
 
     def _set_block_ids(self, req_id: str, block_ids: list[int]) -> None:
         """Replace a request's block list in vLLM's worker state."""
