@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.provenance import provenance
 from gpu_impl.fingerprint import fingerprints
 from gpu_impl.kv_cache import cpu_attention_layout, generic_layout
 from gpu_impl.relocate import relocate
@@ -97,7 +98,13 @@ def main():
                         f" {result['ratio_to_copy']:6.3f}"
                     )
     if arguments.json:
-        report = {"dtype": arguments.dtype, "num_threads": torch.get_num_threads(), "results": results}
+        command = f"python -m benchmarks.kv_throughput --dtype {arguments.dtype}"
+        report = {
+            **provenance(command),
+            "dtype": arguments.dtype,
+            "num_threads": torch.get_num_threads(),
+            "results": results,
+        }
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
 
 

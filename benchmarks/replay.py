@@ -6,13 +6,13 @@ Without a trace, one is made by a toy runtime: requests of hundreds of tokens th
 
 import argparse
 import json
-import platform
 import random
 import tempfile
 import time
 from fractions import Fraction
 from pathlib import Path
 
+from benchmarks.provenance import provenance
 from conformance.observers import HistoryRecorder, RunFigures
 from conformance.replay import replay
 from conformance.verdict import Verdict
@@ -58,8 +58,6 @@ def measure(trace: Path) -> dict[str, object]:
         "bytes": trace.stat().st_size,
         "events_per_second": {name: round(value) for name, value in medians.items()},
         "replay_to_json": float(Fraction(round(medians["replay"]), round(medians["json"]))),
-        "python": platform.python_version(),
-        "processor": platform.processor() or platform.machine(),
     }
 
 
@@ -70,6 +68,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(options.trace or make_trace(Path(folder) / "trace.jsonl"))
+    command = "python -m benchmarks.replay" + (" TRACE" if options.trace else "")
+    found = {**provenance(command), "seed": 0, **found}
     text = json.dumps(found, indent=2)
     print(text)
     if options.json:
