@@ -14,10 +14,11 @@ from conformance.progress import Phases
 from conformance.replay import ReplayResult
 from conformance.replay import replay as replay_trace
 from conformance.verdict import Verdict
+from spec.rules import sentence_of
 from vtoken_ref.reclaim import parse_theta_f
 
 app = typer.Typer(
-    help="Check, fuzz and serve token-level KV-cache eviction.",
+    help="Check token-level KV-cache eviction: replay a trace, or serve and prove the run right.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,7 +39,7 @@ def replay(
         result = replay_trace(trace, paranoid=paranoid, progress=lambda events: advance(events, None))
     if as_json:
         print(json.dumps(result.to_json()))
-    else:
+    elif result.verdict is not Verdict.HARNESS_ERROR:
         print(_sentence(result))
     if result.verdict is Verdict.HARNESS_ERROR:
         print(f"vtoken: {trace} is not a readable trace: {result.detail}", file=sys.stderr)
@@ -51,6 +52,7 @@ def _sentence(result: ReplayResult) -> str:
     lines = [
         f"{result.verdict.upper()} at line {result.line}: {result.rule} {result.code} ({result.invariant})",
         f"  {result.detail}",
+        f"  the rule: {sentence_of(result.rule or '')}",
         f"  {result.events} events before it passed",
     ]
     if result.state:

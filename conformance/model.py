@@ -1,7 +1,4 @@
-"""A real model without a download: SmolLM2 from an installed wheel, or the user's own model folder.
-
-Source: design 10 (the oracle runs the engine's own model).
-"""
+"""A real model without a download: SmolLM2 from an installed wheel, or the user's own model folder."""
 
 import errno
 import importlib.metadata

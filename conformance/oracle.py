@@ -3,8 +3,6 @@
 Keys are cached after rotary embedding at their logical positions, so an engine that evicts, moves
 and reads correctly computes what one forward over the whole sequence computes under the mask
 ``M[q, k] = k <= q and k visible when q was computed``. Nothing of vToken is needed to believe it.
-
-Source: design 10.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Ports: how a runtime is reached, by name and never by import.
 
 An *observed port* runs a job and emits a trace; that is all a new runtime needs for a verdict.
-
-Source: design 7.
 """
 
 import importlib
@@ -86,14 +84,14 @@ class ServeResult:
 
     Attributes:
         requests: one for each prompt, in the order of the job.
-        leaked_blocks: usable blocks that are not back in the runtime's pool.
+        leaked_blocks: usable blocks that are not back in the runtime's pool; None when not known.
         seconds: from the first request to the last token, the start of the engine not counted.
         versions: of the software that matters for the result.
 
     """
 
     requests: tuple[Served, ...]
-    leaked_blocks: int
+    leaked_blocks: int | None
     seconds: float
     versions: Mapping[str, str]
 
@@ -149,9 +147,14 @@ def load_policy(name: str, policy_args: Mapping[str, int], seed: int) -> Policy:
         known = ", ".join(takes) or "nothing"
         raise UsageError(f"policy {name} takes {known}, and not so: {error}") from error
     try:
-        return cast(Policy, factory(**arguments))
+        policy = factory(**arguments)
     except ValueError as error:
         raise UsageError(f"policy {name}: {error}") from error
+    if type(getattr(policy, "min_budget", None)) is not int:
+        raise UsageError(
+            f"policy {name!r} has no integer min_budget, the smallest budget that it can keep to"
+        )
+    return cast(Policy, policy)
 
 
 def _load(name: str, group: str, kind: str) -> Callable[..., Any]:

@@ -1,8 +1,6 @@
 """Replay a trace through the executable spec and report the first violation.
 
 Needs no torch and no vLLM.
-
-Source: design 6.
 """
 
 from collections.abc import Callable, Sequence

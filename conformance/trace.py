@@ -14,6 +14,7 @@ import msgspec
 from vtoken_ref.events import EVENT_TYPES, End, Event, Read
 from vtoken_ref.kv_hash import FINGERPRINT_PATTERN
 from vtoken_ref.machine import MachineConfig
+from vtoken_ref.reclaim import parse_theta_f
 from vtoken_ref.rules import Rule, VTokenError
 
 FORMAT: Final = "vtoken-trace"
@@ -22,7 +23,6 @@ VERSION: Final = 1
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 BlockCount = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
-Ratio = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]+(/[1-9][0-9]*)?\Z")]
 Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT_PATTERN)]
 
 
@@ -35,6 +35,9 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str
 
 
+Dtype = Literal["float32", "bfloat16", "float16", "uint8", "float8_e4m3fn", "float8_e5m2"]
+
+
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The pool and the KV of one token; the usable blocks have consecutive ids."""
 
@@ -44,14 +47,19 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_layers: Positive
     num_kv_heads: Positive
     head_dim: Positive
-    dtype: str
+    dtype: Dtype
+
+    def nbytes_per_token(self) -> int:
+        """Return the KV bytes of one token in all layers."""
+        itemsize = {"float32": 4, "bfloat16": 2, "float16": 2}.get(self.dtype, 1)
+        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * itemsize
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the run reclaims; ``theta_f`` is a fraction such as ``1/4``."""
 
     strategy: Literal["in_place", "out_of_place"]
-    theta_f: Ratio
+    theta_f: str
     low_watermark: Count | None
     headroom: Count
 
@@ -77,6 +85,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             block_size=geometry.block_size,
             block_ids=range(geometry.first_block_id, geometry.first_block_id + geometry.num_blocks),
             headroom=self.configuration.headroom,
+            strategy=self.configuration.strategy,
+            nbytes_per_token=geometry.nbytes_per_token(),
         )
 
 
@@ -195,9 +205,14 @@ class TraceReader:
                 f" {FORMAT!r} version {VERSION}",
             )
         try:
-            return msgspec.json.decode(raw, type=Header)
+            header = msgspec.json.decode(raw, type=Header)
         except (msgspec.DecodeError, RecursionError) as error:
             raise _unreadable(raw, 1, error) from error
+        try:
+            parse_theta_f(header.configuration.theta_f)
+        except ValueError as error:
+            raise TraceError(Rule.TRACE_FIELD, 1, f"line 1: {error}") from error
+        return header
 
     def _decode(self, raw: bytes) -> Event:
         if not raw.endswith(b"\n"):
@@ -210,6 +225,8 @@ class TraceReader:
 
 def _unreadable(raw: bytes, line: int, error: Exception) -> TraceError:
     """Tell a line that is no JSON object from one with other fields than its kind has."""
+    if not raw.strip():
+        return TraceError(Rule.TRACE_NOT_JSON, line, f"line {line} is blank")
     try:
         is_object = isinstance(msgspec.json.decode(raw), dict)
     except (msgspec.DecodeError, RecursionError):

@@ -1,7 +1,4 @@
-"""The words of a verdict and the exit status each one gives.
-
-Source: design 7.
-"""
+"""The words of a verdict and the exit status each one gives."""
 
 from enum import StrEnum
 

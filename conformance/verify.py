@@ -1,9 +1,7 @@
-"""``vtoken verify``: serve real text under eviction, replay the trace, ask the oracle, and say so.
-
-Source: design 6, 7, 10.
-"""
+"""``vtoken verify``: serve real text under eviction, replay the trace, ask the oracle, and say so."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -22,11 +20,12 @@ from conformance.errors import UsageError
 from conformance.model import load_tokenizer, resolve_model
 from conformance.observers import HistoryRecorder, RunFigures
 from conformance.oracle import Oracle, OracleResult
-from conformance.port import ObservedPort, ServeJob, ServeResult, load_port
+from conformance.port import ObservedPort, ServeJob, ServeResult, load_policy, load_port
 from conformance.progress import Phases
 from conformance.prompts import Prompt, check_lengths, load, python_reference
 from conformance.replay import ReplayResult, replay
 from conformance.verdict import Verdict
+from vtoken_ref.rules import VTokenError
 
 DEFAULT_NUM_PROMPTS = 8
 TIES_ALLOWED_PER = 500  # One tie is always allowed, then one in so many tokens.
@@ -61,6 +60,12 @@ def run(options: VerifyOptions, phases: Phases) -> dict[str, Any]:
 
     """
     port = load_port(options.port)
+    load_policy(options.policy, options.policy_args, options.seed)
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(
+                f"vtoken verify needs {name} and an engine: use the environment that `make env` makes"
+            )
     advance = phases.start("model", unit="")
     model = resolve_model(options.model, progress=lambda _: advance(0, None))
     prompts = _prompts(options, model)
@@ -77,16 +82,26 @@ def run(options: VerifyOptions, phases: Phases) -> dict[str, Any]:
 def _run(
     port: ObservedPort, job: ServeJob, options: VerifyOptions, out: Path, phases: Phases
 ) -> dict[str, Any]:
-    with captured_output(out / "engine.log"):
-        served = port.serve(job, phases.start("serve", unit="tokens"))
-    _write_outputs(out / "outputs.jsonl", served)
     figures, history = RunFigures(), HistoryRecorder()
-    advance = phases.start("replay", unit="events")
-    assert job.trace is not None
-    replayed = replay(job.trace, (figures, history), progress=lambda events: advance(events, None))
-    advance(replayed.events, replayed.events)
-    # A trace that breaks a rule does not say what was visible: there is nothing for the oracle to judge.
-    judged = _judge(job.model, history, phases) if replayed.verdict is Verdict.PASS else []
+    judged: list[OracleResult] = []
+    try:
+        with captured_output(out / "engine.log"):
+            served = port.serve(job, phases.start("serve", unit="tokens"))
+    except VTokenError as error:
+        # The runtime itself noticed that a rule broke, or a policy did: there is no run to judge.
+        served = ServeResult((), None, 0.0, {})
+        replayed = ReplayResult(
+            Verdict.FAIL, 0, None, error.rule, error.code, error.invariant, detail=error.detail
+        )
+    else:
+        _write_outputs(out / "outputs.jsonl", served, load_tokenizer(job.model))
+        advance = phases.start("replay", unit="events")
+        assert job.trace is not None
+        replayed = replay(job.trace, (figures, history), progress=lambda events: advance(events, None))
+        advance(replayed.events, replayed.events)
+        # A trace that breaks a rule does not say what was visible: there is nothing for the oracle to judge.
+        if replayed.verdict is Verdict.PASS:
+            judged = _judge(job.model, history, phases)
     report = _report(job, options, served, replayed, figures, history, judged)
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
@@ -139,11 +154,12 @@ def _run_folder(out: Path) -> Iterator[None]:
         raise
 
 
-def _write_outputs(path: Path, served: ServeResult) -> None:
+def _write_outputs(path: Path, served: ServeResult, tokenizer: Any) -> None:
     with path.open("w") as file:
         for request in served.requests:
             row = {
                 "name": request.name,
+                "text": tokenizer.decode(list(request.token_ids), skip_special_tokens=True),
                 "token_ids": list(request.token_ids),
                 "finish_reason": request.finish_reason,
             }
@@ -184,6 +200,7 @@ def _report(
     return {
         "verdict": verdict.value,
         "problems": problems,
+        "notes": _notes(figures),
         "events": replayed.events,
         "requests": len(served.requests),
         "preemptions": figures.preemptions,
@@ -199,23 +216,36 @@ def _report(
         "replay": replayed.to_json(),
         "trace": str(job.trace),
         "serve_seconds": round(served.seconds, 3),
-        "options": {
-            "model": str(job.model),
-            "prompts": str(options.prompts) if options.prompts else "python reference",
-            "port": options.port,
-            "policy": options.policy,
-            "policy_args": options.policy_args,
-            "budget": options.budget,
-            "max_tokens": options.max_tokens,
-            "concurrency": options.concurrency,
-            "block_size": options.block_size,
-            "num_blocks": options.num_blocks,
-            "low_watermark": options.low_watermark,
-            "theta_f": str(options.theta_f),
-            "seed": options.seed,
-        },
+        "options": _options(job, options),
         "versions": dict(served.versions),
     }
+
+
+def _options(job: ServeJob, options: VerifyOptions) -> dict[str, Any]:
+    return {
+        "model": str(job.model),
+        "prompts": str(options.prompts) if options.prompts else "python reference",
+        "port": options.port,
+        "policy": options.policy,
+        "policy_args": options.policy_args,
+        "budget": options.budget,
+        "max_tokens": options.max_tokens,
+        "concurrency": options.concurrency,
+        "block_size": options.block_size,
+        "num_blocks": options.num_blocks,
+        "low_watermark": options.low_watermark,
+        "theta_f": str(options.theta_f),
+        "seed": options.seed,
+    }
+
+
+def _notes(figures: RunFigures) -> list[str]:
+    """Say what a pass does not show, since the run did not do it."""
+    if not figures.tokens_evicted:
+        return ["nothing was evicted: give a smaller --budget or more --max-tokens to test eviction"]
+    if not figures.relocations:
+        return ["no token was moved: this policy's dead tokens filled whole blocks, or the run was too short"]
+    return []
 
 
 def vars_of(value: Any) -> dict[str, Any]:
@@ -228,7 +258,8 @@ def _problems(
 ) -> list[str]:
     problems = []
     if replayed.verdict is not Verdict.PASS:
-        problems.append(f"replay: {replayed.rule} at line {replayed.line}: {replayed.detail}")
+        where = "engine" if replayed.line is None else f"replay, line {replayed.line}"
+        problems.append(f"{where}: {replayed.rule} {replayed.code}: {replayed.detail}")
     if counts["mismatched"]:
         problems.append(
             f"oracle: {counts['mismatched']} of {counts['tokens']} tokens are not what the model says"
@@ -246,6 +277,7 @@ def _problems(
 
 def print_report(report: dict[str, Any]) -> None:
     """Print the table that ends with the verdict."""
+    console = Console(highlight=False)
     oracle, blocks = report["oracle"], report["blocks"]
     rows = [
         ("events replayed", f"{report['events']:,}"),
@@ -257,23 +289,27 @@ def print_report(report: dict[str, Any]) -> None:
         ("blocks per request", _mean(blocks["retained"])),
         ("  packed ideal", _mean(blocks["packed_ideal"])),
         ("  without reclamation", _mean(blocks["no_reclamation"])),
-        ("blocks leaked", str(report["leaked_blocks"])),
+        ("blocks leaked", "not known" if report["leaked_blocks"] is None else str(report["leaked_blocks"])),
         ("oracle matches", f"{oracle['matched']:,} of {oracle['tokens']:,}, {oracle['ties']} ties"),
         ("oracle mismatches", str(oracle["mismatched"])),
         ("run folder", str(Path(report["trace"]).parent)),
     ]
     options = report["options"]
     table = Table(
-        title=f"{report['requests']} requests, {options['policy']}, budget {options['budget']}",
+        title=f"{plural(report['requests'], 'request')}, {options['policy']}, budget {options['budget']}",
         show_header=False,
     )
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False)
     console.print(table)
-    for problem in report["problems"]:
+    for problem in (*report["problems"], *report["notes"]):
         console.print(problem, soft_wrap=True)
     console.print(report["verdict"].upper())
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 request``, ``2 requests``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _mean(value: float | None) -> str:

@@ -3,7 +3,7 @@
 The hash is a sum over words, so it is taken tile by tile: some tokens, some layers. int64 arithmetic
 wraps, which is arithmetic mod 2**64.
 
-Source: design 5; Lemire and Kaser, "Strongly universal string hashing is fast" (multilinear).
+Source: Lemire and Kaser, "Strongly universal string hashing is fast" (multilinear).
 """
 
 from array import array

@@ -1,7 +1,4 @@
-"""The KV memory of one pool group: where each token's keys and values lie in every layer's tensor.
-
-Source: design 3 (slot), 5 (canonical order).
-"""
+"""The KV memory of one pool group: where each token's keys and values lie in every layer's tensor."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -38,8 +35,6 @@ class KVCache:
 
     Raises:
         ValueError: no layer, an empty one, or views that differ in shape, dtype or device.
-
-    Source: design 5.
 
     """
 

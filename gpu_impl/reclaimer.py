@@ -19,7 +19,7 @@ from gpu_impl.relocate import relocate
 from vtoken_ref.events import Commit, Copy, Event, Evict, Forward, Move, Plan, Read, Release, Sync
 from vtoken_ref.kv_hash import digest, fingerprint_hex
 from vtoken_ref.planner import Relocation, blocks_after, plan_relocation, wholly_dead_blocks
-from vtoken_ref.policy import Policy, RequestView
+from vtoken_ref.policy import Policy, RequestView, ask
 from vtoken_ref.reclaim import ReclaimConfig, eligible
 from vtoken_ref.table import TokenTable
 
@@ -160,7 +160,7 @@ class Reclaimer:
             budget=request.budget,
             state=request.state,
         )
-        victims = tuple(self.policy.select_victims(view))
+        victims = ask(self.policy, view, twice=self.recording)
         for token_id in victims:
             self.table.evict_token(req_id, token_id)
         if victims:

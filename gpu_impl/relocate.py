@@ -1,6 +1,6 @@
 """Moving tokens: the copies of one plan, batched over tokens, layer by layer.
 
-Source: paper 3.3.3; design 4.2.
+Source: paper 3.3.3.
 """
 
 from collections.abc import Sequence

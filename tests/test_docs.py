@@ -1,15 +1,19 @@
 """The documents say what the code says."""
 
 import re
+import struct
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance import trace
+from conformance.replay import replay
+from conformance.verdict import Verdict
 from vtoken_ref.events import EVENT_TYPES, Move, Read
-from vtoken_ref.kv_hash import digest, fingerprint, fingerprint_hex
+from vtoken_ref.kv_hash import LANE_SEEDS, digest, fingerprint, fingerprint_hex
 
 ROOT = Path(__file__).parent.parent
 TRACE_FORMAT = (ROOT / "docs" / "trace-format.md").read_text()
@@ -47,6 +51,30 @@ def test_the_test_vectors_are_right() -> None:
     ]
     section = TRACE_FORMAT.split("| input | result |")[1]
     assert re.findall(r"\| `([0-9a-f]+)` \|$", section, re.MULTILINE) == vectors
+
+
+def test_the_example_trace_passes_and_shows_every_step_of_a_relocation() -> None:
+    path = ROOT / "docs" / "example-trace.jsonl"
+    assert replay(path, paranoid=True).verdict is Verdict.PASS
+    shown = {line.split('"')[3] for line in path.read_text().splitlines()[1:]}
+    assert shown == set(EVENT_TYPES) - {"lease", "preempt", "abort"}
+
+
+def test_the_code_in_the_trace_format_is_right() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", TRACE_FORMAT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    words = list(struct.unpack("<64I", bytes(range(256))))
+    high, low = (names["lane"](seed, words) for seed in LANE_SEEDS)
+    assert high << 32 | low == fingerprint(bytes(range(256)))
+
+
+def test_the_readme_serves_with_settings_that_exist() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    compile(code, "README.md", "exec")
+    for name in re.findall(r'"(gpu_impl[\w.]+)"', code):
+        module, _, attribute = name.rpartition(".")
+        assert f"class {attribute}(" in (ROOT / (module.replace(".", "/") + ".py")).read_text()
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/trace-format.md", "spec/SPEC.md"])

@@ -525,9 +525,30 @@ def test_an_illegal_event_is_refused(
     check_refused(hand, event(hand), code)
 
 
-# No sequence of events gets as far as these: earlier rules refuse it. Tests of the table and of the
-# planner raise them, and two tests below.
+def test_a_plan_of_another_strategy_than_the_run_is_refused() -> None:
+    hand = scattered()
+    hand.machine.config = replace(hand.machine.config, strategy="out_of_place")
+    check_refused(hand, hand.plan("a"), "plan-strategy")
+    hand.apply(hand.plan("a", "out_of_place", (8,)))
+
+
+def test_a_copy_that_miscounts_its_bytes_is_refused() -> None:
+    hand = planned()
+    hand.machine.config = replace(hand.machine.config, nbytes_per_token=16)
+    for nbytes in (0, 15, 17, 32, -16):
+        check_refused(hand, replace(hand.copy("a"), nbytes=nbytes), "copy-bytes")
+    hand.apply(replace(hand.copy("a"), nbytes=16))
+
+
+# No sequence of events gets as far as these: earlier rules refuse it, or the machine is not told enough.
+# Tests of the table, of the planner and of policies raise them, and four tests here.
 NOT_BY_EVENTS = {
+    "policy-victims",
+    "policy-count",
+    "policy-raised",
+    "policy-changes",
+    "plan-strategy",
+    "copy-bytes",
     "length-shrank",
     "block-list-short",
     "block-list-changed",

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import fields, replace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from conformance.errors import UsageError
 from conformance.port import load_policy
 from vtoken_ref.policies import RandomEviction, SlidingWindow, StreamingLLM
-from vtoken_ref.policy import Policy, RequestView
+from vtoken_ref.policy import Policy, RequestView, ask
+from vtoken_ref.rules import VTokenError
 
 POLICIES = [
     SlidingWindow(),
@@ -194,3 +196,79 @@ def test_arguments_and_seed_reach_the_policy() -> None:
 def test_a_policy_that_cannot_be_loaded(name: str, policy_args: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load_policy(name, policy_args, seed=0)
+
+
+# The contract of a policy, held wherever one is asked.
+
+VIEW = RequestView("a", live_ids=range(10), num_tokens=10, budget=7, protected=frozenset({9}))
+
+
+def answering(*victims: object) -> Policy:
+    class Answers:
+        min_budget = 1
+
+        def select_victims(self, view: RequestView) -> list[object]:
+            return list(victims)
+
+    return cast(Policy, Answers())
+
+
+def test_a_right_answer_is_returned() -> None:
+    assert ask(answering(3, 0, 8), VIEW, twice=True) == (3, 0, 8)
+    few = replace(VIEW, budget=1, protected=frozenset(range(2, 10)))
+    assert ask(answering(0, 1), few) == (0, 1), "all that may be evicted, when that is less than the excess"
+
+
+@pytest.mark.parametrize(
+    ("victims", "code"),
+    [
+        ((0, 1, 1), "policy-victims"),
+        ((0, 1, 10), "policy-victims"),
+        ((0, 1, -1), "policy-victims"),
+        ((0, 1, 9), "policy-victims"),
+        ((0, 1, 2.0), "policy-victims"),
+        ((0, 1, True), "policy-victims"),
+        ((0, 1), "policy-count"),
+        ((), "policy-count"),
+        ((0, 1, 2, 3), "policy-count"),
+    ],
+)
+def test_a_wrong_answer_is_refused(victims: tuple[object, ...], code: str) -> None:
+    with pytest.raises(VTokenError) as error:
+        ask(answering(*victims), VIEW)
+    assert error.value.code == code
+
+
+def test_an_exception_names_the_policy_and_its_line() -> None:
+    class Broken(SlidingWindow):
+        def select_victims(self, view: RequestView) -> list[int]:
+            return [1 // 0]
+
+    with pytest.raises(
+        VTokenError, match=r"Broken raised ZeroDivisionError: .*\(line \d+, in select_victims\)"
+    ):
+        ask(Broken(), VIEW)
+
+
+def test_an_answer_that_changes_is_refused_only_when_asked_twice() -> None:
+    class Changes(SlidingWindow):
+        calls = 0
+
+        def select_victims(self, view: RequestView) -> list[int]:
+            self.calls += 1
+            return [self.calls, 5, 6]
+
+    with pytest.raises(VTokenError) as error:
+        ask(Changes(), VIEW, twice=True)
+    assert error.value.code == "policy-changes"
+    assert ask(Changes(), VIEW) == (1, 5, 6)
+
+
+def test_a_policy_may_change_its_state() -> None:
+    class Remembers(SlidingWindow):
+        def select_victims(self, view: RequestView) -> list[int]:
+            view.state["calls"] = view.state.get("calls", 0) + 1
+            return [view.state["calls"], 5, 6]
+
+    view = replace(VIEW, state={})
+    assert [ask(Remembers(), view, twice=True)[0] for _ in range(3)] == [1, 2, 3]

@@ -107,7 +107,16 @@ def test_a_written_trace_is_read_back_with_its_counts(
 
 
 def test_the_header_tells_the_spec_its_configuration() -> None:
-    assert HEADER.machine_config() == MachineConfig(block_size=4, block_ids=range(1, 9), headroom=2)
+    geometry = HEADER.geometry
+    nbytes = 2 * geometry.num_layers * geometry.num_kv_heads * geometry.head_dim * 2
+    assert geometry.dtype == "float16"
+    assert HEADER.machine_config() == MachineConfig(
+        block_size=4,
+        block_ids=range(1, 9),
+        headroom=2,
+        strategy="out_of_place",
+        nbytes_per_token=nbytes,
+    )
 
 
 # Strictness, field by field.

@@ -55,6 +55,7 @@ def test_a_real_model_on_real_text_is_verified(tmp_path: Path, policy: str) -> N
     assert report["oracle"]["mismatched"] == 0
     assert report["oracle"]["matched"] + report["oracle"]["ties"] == report["oracle"]["tokens"] > 40
     assert report["tokens_evicted"] > 0 and report["blocks_reclaimed"] > 0
+    assert bool(report["notes"]) == (report["relocations"] == 0)
     assert report["blocks"]["retained"] <= report["blocks"]["packed_ideal"] + 1
     outputs = [json.loads(line) for line in (out / "outputs.jsonl").read_text().splitlines()]
     assert sum(len(row["token_ids"]) for row in outputs) == report["oracle"]["tokens"]
@@ -89,6 +90,20 @@ def test_a_preempted_request_of_a_real_model_is_verified(tmp_path: Path) -> None
     report = json.loads(done.stdout)
     assert report["preemptions"] > 0 and report["tokens_evicted"] > 0
     assert (report["oracle"]["mismatched"], report["leaked_blocks"]) == (0, 0)
+
+
+def test_a_policy_that_breaks_its_contract_fails(tmp_path: Path) -> None:
+    (tmp_path / "greedy_policy.py").write_text(
+        "class Greedy:\n    min_budget = 1\n\n"
+        "    def select_victims(self, view):\n        return view.live_ids\n"
+    )
+    options = ["--policy", "greedy_policy:Greedy", "--num-prompts", 1, "--max-tokens", 8, "--budget", 128]
+    done = vtoken("verify", "--json", "--out", tmp_path / "run", *options, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, ""), done.stderr
+    report = json.loads(done.stdout)
+    assert report["verdict"] == "fail"
+    (problem,) = report["problems"]
+    assert problem.startswith("engine: VT-POLICY-002 policy-count: Greedy returned ")
 
 
 def test_an_engine_that_serves_another_model_fails(tmp_path: Path) -> None:

@@ -72,14 +72,15 @@ def test_everything_right_is_a_pass() -> None:
         (
             {"replayed": ReplayResult(Verdict.FAIL, 3, rule="VT-KV-001", line=5)},
             "fail",
-            "VT-KV-001 at line 5",
+            "replay, line 5: VT-KV-001",
         ),
         (
             {"replayed": ReplayResult(Verdict.INCONCLUSIVE, 3, rule="VT-TRACE-004")},
             "inconclusive",
             "VT-TRACE-004",
         ),
-        ({"replayed": ReplayResult(Verdict.HARNESS_ERROR, 0)}, "harness_error", "replay"),
+        ({"replayed": ReplayResult(Verdict.HARNESS_ERROR, 0, line=1)}, "harness_error", "replay"),
+        ({"replayed": ReplayResult(Verdict.FAIL, 0, rule="VT-POLICY-001")}, "fail", "engine: VT-POLICY-001"),
         ({"served": (), "traced": ()}, "inconclusive", "no token was generated"),
     ],
 )

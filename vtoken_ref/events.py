@@ -4,7 +4,7 @@ A runtime emits them, the spec applies them, ``conformance.trace`` writes and re
 ``block_id * block_size + offset``; digests are 32 and fingerprints 16 lower-case hexadecimal
 digits; token ids are 0-based logical positions within one epoch of a request.
 
-Source: paper 3.2 to 3.5; design 6.
+Source: paper 3.2 to 3.5.
 """
 
 from dataclasses import dataclass

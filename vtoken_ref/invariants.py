@@ -3,7 +3,7 @@
 The transitions keep these by their own checks; the predicates are the independent statement that
 tests, state machines and ``vtoken replay --paranoid`` evaluate.
 
-Source: paper 3.5; design 4.6.
+Source: paper 3.5.
 """
 
 from collections.abc import Callable, Iterable

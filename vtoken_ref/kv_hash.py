@@ -4,7 +4,7 @@ Canonical bytes of a token: for each layer in model order, K then V, heads outer
 inner, in the stored dtype whatever the physical layout, padded with zeros to 4 bytes. Under tensor
 parallelism a fingerprint is per shard.
 
-Source: design 5; Lemire and Kaser, "Strongly universal string hashing is fast" (multilinear).
+Source: Lemire and Kaser, "Strongly universal string hashing is fast" (multilinear).
 """
 
 import hashlib

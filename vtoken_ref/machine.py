@@ -4,7 +4,7 @@ An event is checked whole against the state and then changes it; a rejected even
 ``VTokenError`` and changes nothing. The state has ghost parts that no runtime has: the content of
 every slot, and the vocabulary id of every token.
 
-Source: paper 3.2 to 3.5; design 4.
+Source: paper 3.2 to 3.5.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,12 +26,16 @@ class MachineConfig:
         block_size: slots per block.
         block_ids: the usable blocks.
         headroom: the most blocks leased at one time.
+        strategy: of every plan; None for any.
+        nbytes_per_token: KV bytes of one token in all layers; None when it is not known.
 
     """
 
     block_size: int
     block_ids: range
     headroom: int = 0
+    strategy: ev.Strategy | None = None
+    nbytes_per_token: int | None = None
 
 
 @dataclass(slots=True)
@@ -177,7 +181,9 @@ class Machine:
         counts = (self.num_events, len(self.ended), num_free)
         if (event.num_events, event.num_requests, event.num_free_blocks) != counts:
             raise VTokenError(
-                Rule.TRACE_COUNTS, f"the end counts {event}, the trace has (events, requests, free) {counts}"
+                Rule.TRACE_COUNTS,
+                f"the end counts {event.num_events} events, {event.num_requests} requests and"
+                f" {event.num_free_blocks} free blocks; there are {counts[0]}, {counts[1]} and {counts[2]}",
             )
 
         self.is_over = True
@@ -346,6 +352,10 @@ class Machine:
         request = self._get(event.req_id, event.epoch)
         if request.plan is not None:
             raise VTokenError(Rule.PLAN_OVERLAP, f"request {event.req_id} has another plan in flight")
+        if self.config.strategy not in (None, event.strategy):
+            raise VTokenError(
+                Rule.PLAN_STRATEGY, f"the plan of request {event.req_id} is {event.strategy}, the run is not"
+            )
         if event.req_id not in self.table:
             raise VTokenError(Rule.PLAN_SOURCES, f"request {event.req_id} has no written blocks to plan for")
         if request.in_forward is not None:
@@ -374,6 +384,12 @@ class Machine:
             raise VTokenError(
                 Rule.COPY_NOT_PLANNED,
                 f"a copy of request {event.req_id} moves tokens that its plan does not, or again",
+            )
+        nbytes_per_token = self.config.nbytes_per_token
+        if nbytes_per_token is not None and event.nbytes != nbytes_per_token * len(event.token_ids):
+            raise VTokenError(
+                Rule.COPY_BYTES,
+                f"{len(event.token_ids)} tokens of {nbytes_per_token} bytes are not {event.nbytes} bytes",
             )
 
         moves = [plan.moves[token_id] for token_id in event.token_ids]

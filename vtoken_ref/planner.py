@@ -1,6 +1,6 @@
 """The relocation planner of the packed view: which blocks to empty, and where each token goes.
 
-Source: paper 3.3.3, 3.5 (I4); design 4.2.
+Source: paper 3.3.3, 3.5 (I4).
 Differs from source: the paper's last destination block may be partly filled in the middle of a
 request. A kernel that addresses KV by block list and length cannot represent that, so a plan here
 packs from the first hole to the end of the request.

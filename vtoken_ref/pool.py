@@ -1,6 +1,6 @@
 """The block pool: each block is free, held (by one or more requests), leased or fenced.
 
-Source: paper 3.3.2 (headroom inside the same budget); design 4.4, 4.6 (I6).
+Source: paper 3.3.2 (headroom inside the same budget).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """When reclamation is worth an attempt.
 
-Source: paper 3.3.1, 3.3.2; design 4.2.
+Source: paper 3.3.1, 3.3.2.
 """
 
 from dataclasses import dataclass

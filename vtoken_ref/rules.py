@@ -44,7 +44,13 @@ class Rule(Enum):
     REQUEST_LEFT = ("VT-REQ-007", "request-left", "I8")
     TOKEN_DIFFERS = ("VT-REQ-008", "token-differs", "I8")
 
-    # Block pool (paper 3.3.2; design 4.4).
+    # Eviction policies (paper 4).
+    POLICY_VICTIMS = ("VT-POLICY-001", "policy-victims", "policy")
+    POLICY_COUNT = ("VT-POLICY-002", "policy-count", "policy")
+    POLICY_RAISED = ("VT-POLICY-003", "policy-raised", "policy")
+    POLICY_CHANGES = ("VT-POLICY-004", "policy-changes", "policy")
+
+    # Block pool (paper 3.3.2.
     UNKNOWN_BLOCK = ("VT-POOL-001", "unknown-block", "I6")
     NOT_FREE = ("VT-POOL-002", "not-free", "I6")
     NOT_HELD = ("VT-POOL-003", "not-held", "I6")
@@ -63,16 +69,18 @@ class Rule(Enum):
     PLAN_ORDER = ("VT-PLAN-007", "plan-order", "I4")
     PLAN_PACKED = ("VT-PLAN-008", "plan-packed", "I7")
     UNKNOWN_PLAN = ("VT-PLAN-009", "unknown-plan", "I4")
+    PLAN_STRATEGY = ("VT-PLAN-010", "plan-strategy", "I4")
     COPY_NOT_PLANNED = ("VT-COPY-001", "copy-not-planned", "I3")
     COMMIT_BEFORE_COPY = ("VT-COPY-002", "commit-before-copy", "I3")
     COMMIT_DIFFERS = ("VT-COPY-003", "commit-differs", "I4")
+    COPY_BYTES = ("VT-COPY-004", "copy-bytes", "trace")
 
-    # KV content (paper 5.8; design 5).
+    # KV content (paper 5.8.
     KV_CHANGED = ("VT-KV-001", "kv-changed", "I1")
     KV_BEFORE = ("VT-KV-002", "kv-before", "I1")
     KV_VISIBLE = ("VT-KV-003", "kv-visible", "I1")
 
-    # Forwards: what attention reads and writes (paper 3.4; design 4.5).
+    # Forwards: what attention reads and writes (paper 3.4.
     STEP_ORDER = ("VT-FWD-001", "step-order", "I8")
     SYNC_OUTSIDE_FORWARD = ("VT-FWD-002", "sync-outside-forward", "I5")
     FORWARD_DURING_PLAN = ("VT-FWD-003", "forward-during-plan", "I3")

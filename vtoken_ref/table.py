@@ -1,6 +1,6 @@
 """The token table: for every request, which slot each token is in and whether it is live.
 
-Source: paper 3.2, 3.5 (I2); design 4.1.
+Source: paper 3.2, 3.5 (I2).
 """
 
 from collections.abc import Iterator, Sequence

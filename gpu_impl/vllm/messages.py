@@ -1,7 +1,4 @@
-"""What scheduler and worker tell each other with every step, on vLLM's own step messages.
-
-Source: design 4.4.
-"""
+"""What scheduler and worker tell each other with every step, on vLLM's own step messages."""
 
 from dataclasses import dataclass, field, fields
 

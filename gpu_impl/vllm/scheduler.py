@@ -1,6 +1,6 @@
 """vLLM's scheduler with vToken: it owns blocks, epochs and the trace, and applies worker reports.
 
-Source: paper 3.4; design 4.4.
+Source: paper 3.4.
 """
 
 from typing import Any

@@ -1,11 +1,12 @@
 """The header of a trace that vLLM makes."""
 
 from importlib.metadata import version
+from typing import cast
 
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
-from conformance.trace import Configuration, Geometry, Header, Identity
+from conformance.trace import Configuration, Dtype, Geometry, Header, Identity
 from gpu_impl.vllm.config import VTokenConfig, vllm_version
 
 NUM_NULL_BLOCKS = 1  # vLLM keeps block 0 as padding; it is never a request's.
@@ -29,7 +30,7 @@ def header(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, settings: VT
             num_layers=len(group.layer_names),
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_size,
-            dtype=str(spec.dtype).removeprefix("torch."),
+            dtype=cast(Dtype, str(spec.dtype).removeprefix("torch.")),
         ),
         configuration=Configuration(
             strategy=settings.reclaim.strategy,
