@@ -62,11 +62,12 @@ class Oracle:
     ========  =======  =======  ========  =======================================================
     dtype     e        tie gap  outputs   top-2 gaps within the tie gap
     ========  =======  =======  ========  =======================================================
-    float32   7.3e-5   5e-4     1,152     1
-    float16   0.079    0.2      192       30
-    bfloat16  0.57     1.5      192       95: ties say little, so check in float32 where you can
+    float32   9.0e-5   5e-4     512       0
+    bfloat16  0.625    1.5      192       104: ties say little, so check in float32 where you can
+    float16   0.079    0.2      192       30, measured once and not recorded
     ========  =======  =======  ========  =======================================================
 
+    ``python -m benchmarks.oracle_gap`` makes benchmarks/results/oracle_gap_*.json.
     Another model with larger logits, or a device that multiplies float32 in lower precision, needs
     its own gap.
     """

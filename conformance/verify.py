@@ -223,7 +223,7 @@ def _report(
 
 def _options(job: ServeJob, options: VerifyOptions) -> dict[str, Any]:
     return {
-        "model": str(job.model),
+        "model": job.model.name,
         "prompts": str(options.prompts) if options.prompts else "python reference",
         "port": options.port,
         "policy": options.policy,

@@ -1,5 +1,6 @@
 """The documents say what the code says."""
 
+import json
 import re
 import struct
 import tomllib
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from conformance import trace
+from conformance.oracle import TIE_GAPS
 from conformance.replay import replay
 from conformance.verdict import Verdict
 from vtoken_ref.events import EVENT_TYPES, Move, Read
@@ -75,6 +77,25 @@ def test_the_readme_serves_with_settings_that_exist() -> None:
     for name in re.findall(r'"(gpu_impl[\w.]+)"', code):
         module, _, attribute = name.rpartition(".")
         assert f"class {attribute}(" in (ROOT / (module.replace(".", "/") + ".py")).read_text()
+
+
+def test_the_figures_of_the_readme_are_those_of_a_recorded_run() -> None:
+    report = json.loads((ROOT / "benchmarks" / "results" / "verify_streaming_llm.json").read_text())
+    blocks, oracle = report["blocks"], report["oracle"]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert report["verdict"] == "pass" and report["options"]["budget"] == 256
+    assert (
+        f"{blocks['retained']:.2f} blocks per request, where {blocks['packed_ideal']:.2f} is ideal and"
+        f" {blocks['no_reclamation']:.2f} is what no reclamation would hold, and {oracle['matched']:,} of"
+        f" {oracle['tokens']:,} generated tokens confirmed" in readme
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_tie_gap_is_twice_the_recorded_difference_and_a_margin(dtype: str) -> None:
+    recorded = json.loads((ROOT / "benchmarks" / "results" / f"oracle_gap_{dtype}.json").read_text())
+    assert recorded["tie_gap"] == TIE_GAPS[dtype]
+    assert 2 * recorded["largest_difference"] < TIE_GAPS[dtype] < 20 * recorded["largest_difference"]
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/trace-format.md", "spec/SPEC.md"])
