@@ -32,6 +32,9 @@ class Phases:
             TextColumn("{task.fields[unit]}"),
             TimeElapsedColumn(),
             console=console,
+            # rich would print what others write above its bars, around a capture of the descriptors.
+            redirect_stdout=False,
+            redirect_stderr=False,
             disable=not console.is_terminal,
         )
 

@@ -1,6 +1,9 @@
 """The command line: what it prints, and that a mistake is one sentence and exit status 2."""
 
 import json
+import os
+import pty
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,6 +88,32 @@ def test_a_broken_harness_is_no_verdict(vtoken, trace: Path, monkeypatch: pytest
     status, out, err = vtoken("replay", trace)
     assert (status, out) == (2, "")
     assert "broken on purpose" in err and err.endswith("nothing was judged\n")
+
+
+PHASES_ON_A_TERMINAL = """
+import sys
+from pathlib import Path
+from conformance.capture import captured_output
+from conformance.progress import Phases
+
+with Phases() as phases:
+    advance = phases.start("serve", unit="tokens")
+    with captured_output(Path(sys.argv[1])):
+        print("noise on stdout")
+        print("noise on stderr", file=sys.stderr)
+        advance(3, 7)
+"""
+
+
+def test_on_a_terminal_there_are_bars_and_no_noise_of_the_engine(tmp_path: Path) -> None:
+    main, terminal = pty.openpty()
+    command = [sys.executable, "-c", PHASES_ON_A_TERMINAL, str(tmp_path / "engine.log")]
+    subprocess.run(command, check=True, stdout=terminal, stderr=terminal, stdin=terminal)
+    os.close(terminal)
+    shown = os.read(main, 1 << 16).decode()
+    os.close(main)
+    assert "serve" in shown and "3/7" in shown and "noise" not in shown
+    assert (tmp_path / "engine.log").read_text() == "noise on stdout\nnoise on stderr\n"
 
 
 @pytest.mark.engine
