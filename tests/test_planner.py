@@ -373,7 +373,7 @@ def test_one_block_twice_is_no_two_destinations() -> None:
         ((Move(4, 12, 12), *IN_PLACE.moves), "plan-order"),
         ((*IN_PLACE.moves, Move(0, 28, 15)), "plan-order"),
         ((Move(7, 15, 13), Move(9, 21, 13)), "slot-used-twice"),
-        ((*IN_PLACE.moves, Move(7, 15, 15)), "plan-order"),
+        ((*IN_PLACE.moves, Move(7, 15, 15)), "slot-used-twice"),
         ((Move(7, 14, 13), Move(9, 21, 14)), "stale-source"),
         ((Move(7, 15, 13), Move(9, -1, 14)), "stale-source"),
         ((Move(8, 20, 13), Move(9, 21, 14)), "dead-move"),

@@ -123,18 +123,7 @@ def check_relocation(
         raise VTokenError(
             Rule.PLAN_SOURCES, f"{list(sources)} of request {req_id} hold no live token and need no plan"
         )
-    seen: set[int] = set()
-    for token_id, src_slot, dst_slot in moves:
-        table.check_live(req_id, token_id, Rule.DEAD_MOVE)
-        if table.slot(req_id, token_id) != src_slot:
-            raise VTokenError(
-                Rule.STALE_SOURCE,
-                f"token {token_id} of request {req_id} is in slot {table.slot(req_id, token_id)},"
-                f" not {src_slot}",
-            )
-        if dst_slot in seen:
-            raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {dst_slot} is the destination of two moves")
-        seen.add(dst_slot)
+    table.check_moved_tokens(req_id, moves)
     _check_destinations(table, req_id, strategy, relocation, is_leased)
     expected = planned_moves(table, req_id, sources, destinations)
     lost = {move.token_id for move in expected} - {move.token_id for move in moves}

@@ -296,6 +296,26 @@ class TokenTable:
         if not request.live[token_id]:
             raise VTokenError(if_dead, f"token {token_id} of request {req_id} is dead")
 
+    def check_moved_tokens(self, req_id: str, moves: Sequence[Move]) -> None:
+        """Hold moves to what any relocation must keep: live tokens from where they are, each slot once.
+
+        Raises:
+            VTokenError: unknown-request, unknown-token, dead-move, stale-source, slot-used-twice.
+
+        """
+        for token_id, src_slot, _ in moves:
+            self.check_live(req_id, token_id, Rule.DEAD_MOVE)
+            if self.slot(req_id, token_id) != src_slot:
+                raise VTokenError(
+                    Rule.STALE_SOURCE,
+                    f"token {token_id} of request {req_id} is in slot {self.slot(req_id, token_id)},"
+                    f" not {src_slot}",
+                )
+        for slot in _duplicates([move.src_slot for move in moves]):
+            raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {slot} is the source of two moves")
+        for slot in _duplicates([move.dst_slot for move in moves]):
+            raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {slot} is the destination of two moves")
+
     # Inside.
 
     def _get(self, req_id: str) -> _Request:
@@ -320,18 +340,7 @@ class TokenTable:
         self, req_id: str, request: _Request, moves: Sequence[Move], new_list: list[int]
     ) -> None:
         _check_block_ids(req_id, new_list)
-        for token_id, src_slot, _ in moves:
-            self.check_live(req_id, token_id, Rule.DEAD_MOVE)
-            if request.slots[token_id] != src_slot:
-                raise VTokenError(
-                    Rule.STALE_SOURCE,
-                    f"token {token_id} of request {req_id} is in slot {request.slots[token_id]},"
-                    f" not {src_slot}",
-                )
-        for slot in _duplicates([move.src_slot for move in moves]):
-            raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {slot} is the source of two moves")
-        for slot in _duplicates([move.dst_slot for move in moves]):
-            raise VTokenError(Rule.SLOT_USED_TWICE, f"slot {slot} is the destination of two moves")
+        self.check_moved_tokens(req_id, moves)
         self._check_destinations(req_id, request, moves, set(new_list))
         self._check_others(req_id, [move.dst_slot for move in moves], [HOLE] * len(moves))
         leaving = {move.token_id for move in moves}

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from conformance.port import Served, ServeJob, ServeResult, UsageError, load_policy
+from vtoken_ref.planner import num_blocks_for
 
 SCHEDULER = "gpu_impl.vllm.scheduler.VTokenScheduler"
 WORKER = "gpu_impl.vllm.worker.VTokenWorker"
@@ -47,7 +48,7 @@ class VllmPort:
         if job.strategy != "in_place":
             raise UsageError(f"strategy {job.strategy!r} is not built for vLLM yet; use in_place")
         longest = max(map(len, job.prompts.values())) + job.max_new_tokens
-        needed = -(-longest // job.block_size)
+        needed = num_blocks_for(longest, job.block_size)
         if job.num_blocks is not None and job.num_blocks < needed:
             raise UsageError(
                 f"{job.num_blocks} blocks cannot hold one request of {longest} tokens; give at least {needed}"
@@ -134,7 +135,7 @@ def make_engine(job: ServeJob, native: bool = False, worker_cls: str = WORKER) -
     from gpu_impl.vllm.config import UnsupportedError
 
     max_model_len = max(map(len, job.prompts.values())) + job.max_new_tokens
-    blocks_per_request = -(-max_model_len // job.block_size)
+    blocks_per_request = num_blocks_for(max_model_len, job.block_size)
     num_blocks = job.num_blocks or blocks_per_request * job.concurrency
     vtoken: dict[str, Any] = {
         "policy": job.policy,
