@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -194,20 +195,21 @@ def flip_one_byte(cache: KVCache, slot: int) -> None:
 class OneByteFlips(Reclaimer):
     """One byte of KV changes between the copy and the commit of the first relocation."""
 
-    flipped = False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.flipped = False
 
     def _copy(self, moves):  # type: ignore[no-untyped-def]
         nbytes = super()._copy(moves)
-        if not type(self).flipped:
-            type(self).flipped = True
+        if not self.flipped:
+            self.flipped = True
             flip_one_byte(self.cache, moves[-1].dst_slot)
         return nbytes
 
 
 def test_one_kv_byte_changed_in_memory_between_copy_and_commit(tmp_path: Path) -> None:
-    OneByteFlips.flipped = False
     run = sample_run(OneByteFlips)
-    assert OneByteFlips.flipped
+    assert run.reclaimer.flipped  # type: ignore[attr-defined]
     check_caught(run, run.events, tmp_path, "VT-KV-001", line_of(find(run.events, Commit)))
 
 
