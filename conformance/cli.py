@@ -1,6 +1,7 @@
 """The command ``vtoken`` (also ``python -m conformance``)."""
 
 import json
+import os
 import sys
 import traceback
 from fractions import Fraction
@@ -17,8 +18,10 @@ from conformance.verdict import Verdict
 from spec.rules import sentence_of
 from vtoken_ref.reclaim import parse_theta_f
 
+DEFAULT_JOBS = os.cpu_count() or 1
+
 app = typer.Typer(
-    help="Check token-level KV-cache eviction: replay a trace, or serve and prove the run right.",
+    help="Check token-level KV-cache eviction: replay a trace, serve and judge the run, or check the spec.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -119,6 +122,53 @@ def verify(
         report = run(options, phases)
     if as_json:
         print(json.dumps(report))
+    else:
+        print_report(report)
+    raise typer.Exit(Verdict(report["verdict"]).exit_status)
+
+
+@app.command()
+def check(
+    section: Annotated[
+        str, typer.Argument(help="proofs, explore, machines, probes, contracts, mutants, trace, or all.")
+    ] = "all",
+    profile: Annotated[str, typer.Option(help="How large the models are: minimal or default.")] = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes at one time.")] = DEFAULT_JOBS,
+    quick: Annotated[bool, typer.Option("--quick", help="The small version of every check.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only checks whose name begins so; may be repeated."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds for everything; what is not done by then is unknown, never a pass."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for counterexamples, also of mutants; default runs/DATE-TIME-check."),
+    ] = None,
+) -> None:
+    """Check the executable spec itself: proofs, exploration, random runs, contracts, mutants."""
+    from conformance.check import SectionBars, folder_for, print_report, save_all
+    from spec.check import BadInput, run, to_json
+    from spec.report import Options
+
+    options = Options(profile, quick, jobs, only=tuple(only or ()))
+    folder = folder_for(out)
+    bars = SectionBars()
+    try:
+        with bars:
+            outcome = run(section, options, bars.section, timeout)
+    except BadInput as error:
+        raise UsageError(str(error)) from error
+    found = outcome.counterexamples(everything=out is not None)
+    saved, problems = save_all([(name, check.name, e.config, e.events) for name, check, e in found], folder)
+    for name, problem in problems:
+        outcome = outcome.with_problem(name, problem)
+    report = to_json(outcome, options, saved)
+    if as_json:
+        print(json.dumps(report, default=str))
     else:
         print_report(report)
     raise typer.Exit(Verdict(report["verdict"]).exit_status)

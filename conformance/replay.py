@@ -12,7 +12,7 @@ from conformance.errors import UsageError
 from conformance.trace import Header, TraceError, TraceReader
 from conformance.verdict import Verdict
 from vtoken_ref.events import Event
-from vtoken_ref.invariants import packed_layout, pool_accounting, unique_mapping
+from vtoken_ref.invariants import violations
 from vtoken_ref.machine import Machine
 from vtoken_ref.rules import Rule, VTokenError
 
@@ -103,17 +103,13 @@ def replay(
 
 
 def check_invariants(machine: Machine) -> None:
-    """Evaluate I2, I6 and I7 on the whole state.
+    """Evaluate every invariant on the whole state.
 
     Raises:
-        VTokenError: slot-used-twice, leak or plan-packed, when the predicate of that invariant fails.
+        VTokenError: the first that does not hold.
 
     """
-    problems = [(Rule.SLOT_USED_TWICE, text) for text in unique_mapping(machine.table, machine.pool)]
-    problems += [(Rule.LEAK, text) for text in pool_accounting(machine.pool)]
-    for req_id in machine.table.requests():
-        problems += [(Rule.PLAN_PACKED, text) for text in packed_layout(machine.table, req_id)]
-    for rule, text in problems:
+    for rule, text in violations(machine):
         raise VTokenError(rule, text)
 
 

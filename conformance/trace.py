@@ -14,7 +14,7 @@ import msgspec
 from vtoken_ref.events import EVENT_TYPES, End, Event, Read
 from vtoken_ref.kv_hash import FINGERPRINT_PATTERN
 from vtoken_ref.machine import MachineConfig
-from vtoken_ref.reclaim import parse_theta_f
+from vtoken_ref.reclaim import ReclaimConfig, parse_theta_f
 from vtoken_ref.rules import Rule, VTokenError
 
 FORMAT: Final = "vtoken-trace"
@@ -56,12 +56,35 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the run reclaims; ``theta_f`` is a fraction such as ``1/4``."""
+    """How the run reclaims; ``theta_f`` is a fraction such as ``1/4``.
 
-    strategy: Literal["in_place", "out_of_place"]
+    ``strategy`` is null where a run may reclaim in any way. See ``vtoken_ref.reclaim.ReclaimConfig``
+    and ``vtoken_ref.state.MachineConfig`` for the rest; ``check_eligibility`` says whether plans are
+    held to them.
+    """
+
+    strategy: Literal["in_place", "out_of_place", "recycle"] | None
     theta_f: str
     low_watermark: Count | None
     headroom: Count
+    high_watermark: Count | None = None
+    check_interval: Positive = 1
+    max_attempts: Positive | None = None
+    async_depth: Literal[0, 1] = 0
+    max_query: Positive = 1
+    check_eligibility: bool = False
+
+    def reclaim(self) -> ReclaimConfig:
+        """Return when plans may be made."""
+        return ReclaimConfig(
+            strategy=self.strategy or "in_place",
+            theta_f=parse_theta_f(self.theta_f),
+            low_watermark=self.low_watermark,
+            high_watermark=self.high_watermark,
+            check_interval=self.check_interval,
+            max_attempts=self.max_attempts,
+            headroom=self.headroom,
+        )
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,8 +95,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     identity: Identity
     geometry: Geometry
     configuration: Configuration
-    view: Literal["packed"]
-    visibility: Literal["at_reclaim"]
+    view: Literal["packed", "indirect"]
+    visibility: Literal["at_reclaim", "exact"]
     policy: str
     policy_args: dict[str, int]
     seed: int
@@ -87,6 +110,10 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             headroom=self.configuration.headroom,
             strategy=self.configuration.strategy,
             nbytes_per_token=geometry.nbytes_per_token(),
+            view=self.view,
+            async_depth=self.configuration.async_depth,
+            max_query=self.configuration.max_query,
+            reclaim=self.configuration.reclaim() if self.configuration.check_eligibility else None,
         )
 
 
@@ -212,6 +239,12 @@ class TraceReader:
             parse_theta_f(header.configuration.theta_f)
         except ValueError as error:
             raise TraceError(Rule.TRACE_FIELD, 1, f"line 1: {error}") from error
+        if (header.view == "packed") != (header.visibility == "at_reclaim"):
+            raise TraceError(
+                Rule.TRACE_FIELD,
+                1,
+                f"line 1: under the {header.view} view a dead token cannot leave {header.visibility}",
+            )
         return header
 
     def _decode(self, raw: bytes) -> Event:

@@ -16,11 +16,11 @@ import torch
 from gpu_impl.fingerprint import fingerprints
 from gpu_impl.kv_cache import KVCache
 from gpu_impl.relocate import relocate
-from vtoken_ref.events import Commit, Copy, Event, Evict, Forward, Move, Plan, Read, Release, Sync
+from vtoken_ref.events import Commit, Copy, Event, Evict, Forward, Layout, Move, Plan, Read, Release, Sync
 from vtoken_ref.kv_hash import digest, fingerprint_hex
 from vtoken_ref.planner import Relocation, blocks_after, plan_relocation, wholly_dead_blocks
 from vtoken_ref.policy import Policy, RequestView, ask
-from vtoken_ref.reclaim import ReclaimConfig, eligible
+from vtoken_ref.reclaim import ReclaimConfig, ReclaimGate, eligible
 from vtoken_ref.table import TokenTable
 
 
@@ -45,17 +45,6 @@ class ForwardRead:
     written_slots: torch.Tensor
     read_slots: torch.Tensor
     block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A request's new block list, absolute: the scheduler keeps what it appended to ``made_for``."""
-
-    epoch: int
-    made_for: tuple[int, ...]
-    block_ids: tuple[int, ...]
-    num_tokens: int
-    length: int
 
 
 @dataclass(slots=True)
@@ -95,6 +84,7 @@ class Reclaimer:
         self.table = TokenTable(cache.block_size)
         self._requests: dict[str, _Request] = {}
         self._next_plan_id = 0
+        self._gate = ReclaimGate()
 
     def start(
         self, req_id: str, epoch: int, req_key: str, budget: int | None, num_prompt_tokens: int
@@ -123,6 +113,7 @@ class Reclaimer:
 
         """
         report = WorkerReport(step)
+        self._gate.begin_step(self.config, step, num_free_blocks)
         for read in reads:
             self._sync(report, read)
         if self.recording:
@@ -131,7 +122,7 @@ class Reclaimer:
         for read in reads:
             if self.table.num_tokens(read.req_id) >= self._requests[read.req_id].num_prompt_tokens:
                 self._evict(report, read.req_id)
-                self._reclaim(report, read, num_free_blocks)
+                self._reclaim(report, read)
         return report
 
     def _sync(self, report: WorkerReport, read: ForwardRead) -> None:
@@ -166,28 +157,35 @@ class Reclaimer:
         if victims:
             self._record(report, Evict(req_id, request.epoch, victims))
 
-    def _reclaim(self, report: WorkerReport, read: ForwardRead, num_free_blocks: int) -> None:
+    def _reclaim(self, report: WorkerReport, read: ForwardRead) -> None:
         req_id = read.req_id
-        self._release(report, req_id, wholly_dead_blocks(self.table, req_id, _is_shared))
-        if eligible(self.table, req_id, self.config, num_free_blocks):
+        self._release(report, req_id, wholly_dead_blocks(self.table, req_id, _is_protected))
+        if self._is_due(req_id):
             relocation = plan_relocation(
                 self.table,
                 req_id,
-                self.config.strategy,
-                _is_shared,
+                self.config.plan_strategy,
+                _is_protected,
                 max_source_blocks=self.config.max_source_blocks,
             )
             if relocation is not None:
+                self._gate.num_attempts += 1
                 self._relocate(report, req_id, relocation)
         block_ids = tuple(self.table.block_ids(req_id))
         if block_ids != read.block_ids:
             report.layouts[req_id] = Layout(
+                req_id,
                 self._requests[req_id].epoch,
                 read.block_ids,
                 block_ids,
                 self.table.num_tokens(req_id),
                 self.table.length(req_id),
             )
+
+    def _is_due(self, req_id: str) -> bool:
+        """Tell whether to attempt a plan now."""
+        gate = self._gate
+        return gate.is_pressed and gate.may_attempt(self.config) and eligible(self.table, req_id, self.config)
 
     def _release(self, report: WorkerReport, req_id: str, block_ids: tuple[int, ...]) -> None:
         if not block_ids:
@@ -199,7 +197,7 @@ class Reclaimer:
         epoch = self._requests[req_id].epoch
         plan_id = self._next_plan_id
         self._next_plan_id += 1
-        self._record(report, Plan(req_id, epoch, plan_id, self.config.strategy, *relocation))
+        self._record(report, Plan(req_id, epoch, plan_id, self.config.plan_strategy, *relocation))
         before = self._live_digest(req_id)
         nbytes = self._copy(relocation.moves)
         moved = tuple(move.token_id for move in relocation.moves)
@@ -237,7 +235,7 @@ class Reclaimer:
             report.events.append(event)
 
 
-def _is_shared(block_id: int) -> bool:
-    """No block is shared: prefix caching is refused when the engine starts."""
+def _is_protected(block_id: int) -> bool:
+    """No block is shared or cached: prefix caching is refused when the engine starts."""
     del block_id
     return False

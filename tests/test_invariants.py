@@ -259,7 +259,7 @@ def damage_the_layout(machine: Machine) -> None:
 def test_check_invariants_raises_the_rule_of_the_invariant(
     damage: Callable[[Machine], None], code: str
 ) -> None:
-    machine = Machine(MachineConfig(block_size=3, block_ids=range(4)))
+    machine = Machine(MachineConfig(block_size=3, block_ids=range(4), strategy="in_place"))
     check_invariants(machine)
     damage(machine)
     with pytest.raises(VTokenError) as error:

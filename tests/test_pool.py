@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from vtoken_ref.invariants import pool_accounting
-from vtoken_ref.pool import BlockPool
+from vtoken_ref.pool import BlockPool, CachedPrefix, Hazard
 from vtoken_ref.rules import VTokenError
 
-NOTHING_IN_FLIGHT: frozenset[int] = frozenset()
+NOTHING_IN_FLIGHT: frozenset[Hazard] = frozenset()
 NUM_BLOCKS, HEADROOM = 6, 2
 REQ_IDS = ["a", "b"]
+
+
+def steps(*numbers: int) -> frozenset[Hazard]:
+    """Steps that may still touch a block."""
+    return frozenset(Hazard("step", step=number) for number in numbers)
 
 
 def state_of(pool: BlockPool) -> dict[str, object]:
@@ -35,7 +40,7 @@ def pool_in_every_state() -> BlockPool:
     pool = BlockPool(range(NUM_BLOCKS), HEADROOM)
     pool.alloc("a", [0, 1, 2, 4])
     pool.lease("a", [3])
-    pool.release("a", [4], frozenset({7}))
+    pool.release("a", [4], steps(7))
     return pool
 
 
@@ -76,36 +81,38 @@ def test_adopting_makes_headroom_again() -> None:
 def test_a_shared_block_is_fenced_by_its_last_holder() -> None:
     pool = BlockPool(range(2), headroom=0)
     pool.alloc("a", [0])
-    pool._hold("b", 0)  # Sharing has no event yet: prefix caching is refused.
-    assert (pool.refcount(0), pool.is_shared(0)) == (2, True)
-    pool.release("a", [0], frozenset({1}))
-    assert (pool.state(0), pool.refcount(0), pool.is_shared(0), set(pool.held_by("a"))) == (
+    pool.cache(0, CachedPrefix((1,), ("0" * 16,)))
+    pool.share("b", [0])
+    pool.uncache([0])
+    assert (pool.refcount(0), pool.is_protected(0)) == (2, True)
+    pool.release("a", [0], steps(1))
+    assert (pool.state(0), pool.refcount(0), pool.is_protected(0), set(pool.held_by("a"))) == (
         "held",
         1,
         False,
         set(),
     )
-    pool.release("b", [0], frozenset({2}))
-    assert pool.fences == {0: frozenset({2})}
+    pool.release("b", [0], steps(2))
+    assert pool.fences == {0: steps(2)}
 
 
 def test_the_fence_waits_for_the_forwards_of_that_moment_and_no_others() -> None:
     pool = BlockPool(range(1), headroom=0)
     pool.alloc("a", [0])
-    pool.release("a", [0], frozenset({3, 4}))
-    check_refused(pool, "fence", lambda: pool.free([0], frozenset({3, 4, 5})))
-    check_refused(pool, "fence", lambda: pool.free([0], frozenset({4, 5})))
-    pool.free([0], frozenset({5}))
+    pool.release("a", [0], steps(3, 4))
+    check_refused(pool, "fence", lambda: pool.free([0], steps(3, 4, 5)))
+    check_refused(pool, "fence", lambda: pool.free([0], steps(4, 5)))
+    pool.free([0], steps(5))
     assert pool.state(0) == "free"
 
 
 def test_everything_of_a_request_is_released_at_once() -> None:
     pool = pool_in_every_state()
-    pool.release_all("a", frozenset({8}))
-    assert pool.fences == {block_id: frozenset({8}) for block_id in range(4)} | {4: frozenset({7})}
+    pool.release_all("a", steps(8))
+    assert pool.fences == {block_id: steps(8) for block_id in range(4)} | {4: steps(7)}
     assert not pool.held_by("a") and not pool.leases
-    pool.release_all("a", frozenset({8}))
-    pool.release_all("nobody", frozenset({8}))
+    pool.release_all("a", steps(8))
+    pool.release_all("nobody", steps(8))
     assert pool_accounting(pool) == []
 
 
@@ -191,10 +198,10 @@ def test_only_held_or_leased_blocks_are_released(req_id: str, block_ids: list[in
         ([4, 0], set(), "not-fenced"),
         ([4, -1], set(), "unknown-block"),
         ([6], set(), "unknown-block"),
-        ([4], {7}, "fence"),
+        ([4], steps(7), "fence"),
     ],
 )
-def test_only_fenced_blocks_are_freed(block_ids: list[int], in_flight: set[int], code: str) -> None:
+def test_only_fenced_blocks_are_freed(block_ids: list[int], in_flight: set[Hazard], code: str) -> None:
     pool = pool_in_every_state()
     check_refused(pool, code, lambda: pool.free(block_ids, frozenset(in_flight)))
 
@@ -216,7 +223,7 @@ class PoolHistories(RuleBasedStateMachine):
     def start(self) -> None:
         self.pool = BlockPool(SMALL_POOL, HEADROOM)
         self.states: dict[int, tuple[str, object]] = dict.fromkeys(SMALL_POOL, ("free", None))
-        self.running: set[int] = set()
+        self.running: set[Hazard] = set()
         self.step = 0
 
     def call(
@@ -238,7 +245,7 @@ class PoolHistories(RuleBasedStateMachine):
     @rule()
     def begin_a_forward(self) -> None:
         self.step += 1
-        self.running.add(self.step)
+        self.running.add(Hazard("step", step=self.step))
 
     @rule(data=st.data())
     def end_a_forward(self, data: st.DataObject) -> None:
@@ -247,7 +254,10 @@ class PoolHistories(RuleBasedStateMachine):
 
     @rule(req_id=st.sampled_from(REQ_IDS), block_ids=BlockLists)
     def alloc(self, req_id: str, block_ids: list[int]) -> None:
-        legal = self.are(block_ids, ("free", None))
+        states = [state for state, _ in self.states.values()]
+        num_kept_back = HEADROOM - states.count("leased")
+        num_left = states.count("free") - len(block_ids)
+        legal = self.are(block_ids, ("free", None)) and (not block_ids or num_left >= num_kept_back)
         self.call(block_ids, legal, lambda: self.pool.alloc(req_id, block_ids), ("held", req_id))
 
     @rule(req_id=st.sampled_from(REQ_IDS), block_ids=BlockLists)

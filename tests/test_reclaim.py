@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtoken_ref.planner import plan_relocation
-from vtoken_ref.reclaim import DEFAULT_THETA_F, ReclaimConfig, eligible, parse_theta_f
+from vtoken_ref.reclaim import DEFAULT_THETA_F, ReclaimConfig, ReclaimGate, eligible, parse_theta_f
 from vtoken_ref.rules import VTokenError
 from vtoken_ref.table import TokenTable
 
@@ -36,50 +36,75 @@ def test_the_default_threshold_is_a_quarter() -> None:
 def test_waste_must_be_above_the_threshold_not_at_it(num_evicted: int, expected: bool) -> None:
     table = table_of(16, num_evicted)
     assert table.waste() == Fraction(num_evicted, 16)
-    assert eligible(table, "a", ReclaimConfig(), num_free_blocks=0) is expected
+    assert eligible(table, "a", ReclaimConfig()) is expected
 
 
 def test_the_threshold_is_exact_where_floats_are_not() -> None:
     # 3/10 as a float is below three tenths and would let this request through.
     table = table_of(40, 12)
     assert table.waste() == Fraction(3, 10)
-    assert not eligible(table, "a", always(Fraction(3, 10)), num_free_blocks=0)
-    assert eligible(table, "a", always(Fraction(3, 10) - Fraction(1, 10**30)), num_free_blocks=0)
+    assert not eligible(table, "a", always(Fraction(3, 10)))
+    assert eligible(table, "a", always(Fraction(3, 10) - Fraction(1, 10**30)))
 
 
 def test_waste_is_that_of_all_requests() -> None:
     table = table_of(16, 8)
-    assert eligible(table, "a", ReclaimConfig(), num_free_blocks=0)
+    assert eligible(table, "a", ReclaimConfig())
     table.sync_new_tokens("b", [10, 11, 12, 13], 16)
     assert table.waste() == Fraction(1, 4)
-    assert not eligible(table, "a", ReclaimConfig(), num_free_blocks=0)
+    assert not eligible(table, "a", ReclaimConfig())
 
 
 @pytest.mark.parametrize(
     ("watermark", "num_free", "expected"),
     [(None, 10**9, True), (3, 4, False), (3, 3, True), (3, 0, True), (0, 1, False), (0, 0, True)],
 )
-def test_free_blocks_must_be_at_or_below_the_watermark(
-    watermark: int | None, num_free: int, expected: bool
-) -> None:
-    assert eligible(table_of(16, 8), "a", always(low_watermark=watermark), num_free) is expected
+def test_free_blocks_must_fall_to_the_watermark(watermark: int | None, num_free: int, expected: bool) -> None:
+    gate = ReclaimGate()
+    gate.begin_step(always(low_watermark=watermark), 0, num_free)
+    assert gate.is_pressed is expected
+
+
+def test_pressure_lasts_until_the_high_watermark_is_reached() -> None:
+    config = ReclaimConfig(low_watermark=2, high_watermark=5)
+    gate, pressed = ReclaimGate(), []
+    for step, num_free in enumerate([3, 2, 4, 5, 3, 2]):
+        gate.begin_step(config, step, num_free)
+        pressed.append(gate.is_pressed)
+    assert pressed == [False, True, True, False, False, True]
+
+
+def test_attempts_are_made_in_every_nth_step_and_are_counted() -> None:
+    config = ReclaimConfig(check_interval=3, max_attempts=2)
+    gate, allowed = ReclaimGate(), []
+    for step in range(7):
+        gate.begin_step(config, step, 0)
+        while gate.may_attempt(config):
+            gate.num_attempts += 1
+        allowed.append(gate.num_attempts)
+    assert allowed == [2, 0, 0, 2, 0, 0, 2]
+
+
+def test_a_run_that_recycles_packs_in_place() -> None:
+    assert ReclaimConfig(strategy="recycle").plan_strategy == "in_place"
+    assert ReclaimConfig(strategy="out_of_place").plan_strategy == "out_of_place"
 
 
 @pytest.mark.parametrize(("num_evicted", "expected"), [(3, False), (4, True)])
 def test_a_whole_block_must_come_free(num_evicted: int, expected: bool) -> None:
-    assert eligible(table_of(8, num_evicted), "a", always(), num_free_blocks=0) is expected
+    assert eligible(table_of(8, num_evicted), "a", always()) is expected
 
 
 def test_unwritten_blocks_are_no_block_to_win() -> None:
     table = table_of(8, 3, num_blocks=6)
     assert table.waste() > Fraction(1, 2)
-    assert not eligible(table, "a", always(), num_free_blocks=0)
+    assert not eligible(table, "a", always())
 
 
 @pytest.mark.parametrize(("num_evicted", "expected"), [(3, False), (4, True)])
 def test_a_blocks_worth_of_dead_tokens_must_be_resident(num_evicted: int, expected: bool) -> None:
     # Nine tokens in three blocks: two blocks would do after one eviction, but see the next test.
-    assert eligible(table_of(9, num_evicted), "a", always(), num_free_blocks=0) is expected
+    assert eligible(table_of(9, num_evicted), "a", always()) is expected
 
 
 def test_a_request_at_its_budget_is_not_repacked_for_every_token() -> None:
@@ -92,7 +117,7 @@ def test_a_request_at_its_budget_is_not_repacked_for_every_token() -> None:
             blocks.append(free.pop(0))
         table.sync_new_tokens("a", blocks, token_id + 1)
         table.evict_token("a", 1 + token_id - 8)
-        if eligible(table, "a", always(), num_free_blocks=0):
+        if eligible(table, "a", always()):
             relocation = plan_relocation(table, "a", "in_place", lambda block_id: False)
             assert relocation is not None
             kept = list(table.block_ids("a"))
@@ -112,13 +137,13 @@ def test_an_eligible_private_request_always_has_a_plan(num_tokens: int, data: st
         table.evict_token("a", token_id)
     dead = [b for b in table.written_blocks("a") if not table.live_in_block("a", b)]
     table.apply_moves("a", (), [b for b in table.block_ids("a") if b not in dead])
-    if eligible(table, "a", always(), num_free_blocks=0):
+    if eligible(table, "a", always()):
         assert plan_relocation(table, "a", "in_place", lambda block_id: False) is not None
 
 
 def test_an_unknown_request_is_refused() -> None:
     with pytest.raises(VTokenError) as error:
-        eligible(table_of(4, 0), "x", ReclaimConfig(), num_free_blocks=0)
+        eligible(table_of(4, 0), "x", ReclaimConfig())
     assert error.value.code == "unknown-request"
 
 

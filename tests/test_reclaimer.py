@@ -43,7 +43,7 @@ def prefilled(policy: Policy | None = None, **config: Any) -> tuple[ToyRuntime, 
 
 def test_a_layout_says_what_it_was_made_for_and_what_is_kept() -> None:
     toy, reclaimer = prefilled()
-    assert reclaimer.report.layouts == {"a": Layout(0, (0, 1, 2, 3), (0, 1, 2), 14, 10)}
+    assert reclaimer.report.layouts == {"a": Layout("a", 0, (0, 1, 2, 3), (0, 1, 2), 14, 10)}
     toy.step(["a"])
     assert reclaimer.report.layouts == {}, "nothing changed, nothing is reported"
 

@@ -5,20 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from spec.rules import invariant_names, spec_rows
 from vtoken_ref.rules import Rule, VTokenError
 
 ROOT = Path(__file__).parents[1]
 SPEC = (ROOT / "spec" / "SPEC.md").read_text()
-ROW = re.compile(r"^\| (VT-[A-Z]+-\d+) \| (\S+) \| (\S+) \| (.+) \|$", re.MULTILINE)
-INVARIANT_ROW = re.compile(r"^\| (I\d) \|", re.MULTILINE)
+ROWS = spec_rows(SPEC)
 
 
 def test_spec_and_code_list_the_same_rules_in_the_same_order() -> None:
-    assert [row[:3] for row in ROW.findall(SPEC)] == [(rule.id, rule.code, rule.invariant) for rule in Rule]
+    stated = [(row.id, row.code, row.serves) for row in ROWS]
+    assert stated == [(rule.id, rule.code, rule.invariant) for rule in Rule]
 
 
 def test_every_table_row_of_a_rule_is_read_by_this_test() -> None:
-    assert SPEC.count("\n| VT-") == len(ROW.findall(SPEC))
+    assert SPEC.count("\n| VT-") == len(ROWS)
 
 
 def test_ids_and_codes_are_unique() -> None:
@@ -30,12 +31,12 @@ def test_ids_and_codes_are_unique() -> None:
 def test_ids_and_codes_have_one_form(rule: Rule) -> None:
     assert re.fullmatch(r"VT-[A-Z]+-\d{3}", rule.id)
     assert rule.code == rule.name.lower().replace("_", "-")
-    assert rule.invariant in {"trace", "policy", *INVARIANT_ROW.findall(SPEC)}
+    assert rule.invariant in {"trace", "policy", *invariant_names(SPEC)}
 
 
 def test_every_rule_says_must_in_one_sentence() -> None:
-    for rule_id, _, _, text in ROW.findall(SPEC):
-        assert "MUST" in text and text.endswith("."), rule_id
+    for row in ROWS:
+        assert "MUST" in row.rule and row.rule.endswith("."), row.id
 
 
 def test_rules_named_in_the_prose_exist() -> None:

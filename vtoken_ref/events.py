@@ -10,8 +10,10 @@ Source: paper 3.2 to 3.5.
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-Strategy = Literal["out_of_place", "in_place"]
-Phase = Literal["begin", "end"]
+View = Literal["packed", "indirect"]
+Strategy = Literal["out_of_place", "in_place", "recycle"]
+PlanStrategy = Literal["out_of_place", "in_place", "copy_on_write"]
+Phase = Literal["begin", "start", "end"]
 FinishReason = Literal["stop", "length", "error"]
 
 
@@ -38,6 +40,30 @@ class Read(NamedTuple):
     digest: str
 
 
+class Layout(NamedTuple):
+    """What a worker reports of one request: absolute and tagged, never a delta.
+
+    Attributes:
+        req_id, epoch: whose layout it is.
+        made_for: the block list that the worker was given up to and with the reported step.
+        block_ids: the block list that it is now.
+        num_tokens: tokens computed in this epoch, evicted ones included.
+        length: the resident length.
+        leased_blocks: blocks lent to the request that it still has and that are in no list.
+        wants: destinations that a deferred plan waits for, 0 for none.
+
+    """
+
+    req_id: str
+    epoch: int
+    made_for: tuple[int, ...]
+    block_ids: tuple[int, ...]
+    num_tokens: int
+    length: int
+    leased_blocks: tuple[int, ...] = ()
+    wants: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Admit:
     """A request enters. ``budget`` is the most live tokens it keeps, None for no eviction."""
@@ -54,6 +80,35 @@ class Alloc:
 
     kind: ClassVar[str] = "alloc"
     req_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Cached blocks become the first of a request; its leading tokens need not be computed."""
+
+    kind: ClassVar[str] = "share"
+    req_id: str
+    epoch: int
+    block_ids: tuple[int, ...]
+    vocab_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The request's leading blocks enter the prefix cache: other requests may share them."""
+
+    kind: ClassVar[str] = "cache"
+    req_id: str
+    epoch: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Uncache:
+    """Blocks leave the prefix cache; who holds them keeps them."""
+
+    kind: ClassVar[str] = "uncache"
     block_ids: tuple[int, ...]
 
 
@@ -98,7 +153,7 @@ class Plan:
     req_id: str
     epoch: int
     plan_id: int
-    strategy: Strategy
+    strategy: PlanStrategy
     source_blocks: tuple[int, ...]
     destination_blocks: tuple[int, ...]
     moves: tuple[Move, ...]
@@ -136,6 +191,26 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """The plan ends without a commit: no copy of it runs any more."""
+
+    kind: ClassVar[str] = "cancel"
+    req_id: str
+    epoch: int
+    plan_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """A plan wants ``num_blocks`` destinations that are not there; it waits for a lease."""
+
+    kind: ClassVar[str] = "defer"
+    req_id: str
+    epoch: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """The request gives up blocks: wholly dead ones, a committed plan's sources, unused leases."""
 
@@ -155,12 +230,33 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A forward begins (the scheduler has decided it) or ends (all its reads and writes are done)."""
+    """A forward begins (the scheduler has decided it), starts (the worker has taken the scheduler's
+    message) or ends (all its reads and writes are done).
+
+    With async depth 0 the begin is also the start and no start is told.
+    """
 
     kind: ClassVar[str] = "forward"
     step: int
     phase: Phase
     reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The worker is done with a step and tells the scheduler each request's layout that changed."""
+
+    kind: ClassVar[str] = "report"
+    step: int
+    layouts: tuple[Layout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The scheduler takes the worker's report of a step."""
+
+    kind: ClassVar[str] = "deliver"
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,16 +310,23 @@ class End:
 
 Event = (
     Admit
+    | Share
     | Alloc
+    | Cache
+    | Uncache
     | Lease
     | Sync
     | Evict
+    | Defer
     | Plan
     | Copy
     | Commit
+    | Cancel
     | Release
     | Free
     | Forward
+    | Report
+    | Deliver
     | Output
     | Preempt
     | Abort

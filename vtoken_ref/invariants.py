@@ -1,18 +1,138 @@
 """The invariants as predicates on whole states: each returns what is wrong, nothing when it holds.
 
 The transitions keep these by their own checks; the predicates are the independent statement that
-tests, state machines and ``vtoken replay --paranoid`` evaluate.
+the explorer, the state machines, tests and ``vtoken replay --paranoid`` evaluate.
 
 Source: paper 3.5.
 """
 
 from collections.abc import Callable, Iterable
 
-from vtoken_ref.events import Strategy
+from vtoken_ref.events import PlanStrategy
 from vtoken_ref.planner import Relocation, check_relocation
 from vtoken_ref.pool import BlockPool
-from vtoken_ref.rules import VTokenError
+from vtoken_ref.rules import Rule, VTokenError
+from vtoken_ref.state import State
 from vtoken_ref.table import HOLE, TokenTable
+
+
+def violations(state: State) -> list[tuple[Rule, str]]:
+    """Evaluate every invariant that is a predicate on a state.
+
+    Returns:
+        What is wrong, with the rule under which it is reported.
+
+    """
+    problems = [(Rule.SLOT_USED_TWICE, text) for text in unique_mapping(state.table, state.pool)]
+    problems += [(Rule.KV_CHANGED, text) for text in kv_content(state)]
+    problems += [(Rule.LEAK, text) for text in pool_accounting(state.pool)]
+    problems += [(Rule.NOT_HELD, text) for text in holding(state)]
+    if state.config.view == "packed":
+        ordered = state.config.strategy in ("in_place", "out_of_place")
+        for req_id in state.table.requests():
+            problems += [(Rule.PLAN_PACKED, text) for text in packed_layout(state.table, req_id, ordered)]
+        problems += [(Rule.QUERY_NOT_LAST, text) for text in query_last(state)]
+    problems += [(Rule.CAPACITY, text) for text in agreement(state)]
+    return problems
+
+
+def kv_content(state: State) -> list[str]:
+    """I1: memory holds the KV of every live token, at its old slot until it is copied, then at the new.
+
+    What is shared from the prefix cache is held unchanged as well.
+    """
+    problems = []
+    for req_id, worker in state.workers.items():
+        if req_id not in state.table:
+            continue
+        for token_id in state.visible_tokens(req_id):
+            places = [state.table.slot(req_id, token_id)]
+            move = worker.plan.moves.get(token_id) if worker.plan else None
+            if worker.plan and move and token_id in worker.plan.copied:
+                places.append(move.dst_slot)
+                if worker.plan.plan.strategy == "in_place":
+                    places = [move.dst_slot]
+            if worker.plan and worker.plan.copied and not state.table.is_live(req_id, token_id):
+                continue
+            problems += [
+                f"slot {slot} does not hold token {token_id} of request {req_id}"
+                for slot in places
+                if state.memory.get(slot) != worker.fingerprints[token_id]
+            ]
+    for block_id, prefix in state.pool.cached.items():
+        first = (len(prefix.fingerprints) - 1) // state.config.block_size * state.config.block_size
+        for offset, fingerprint in enumerate(prefix.fingerprints[first:]):
+            if state.memory.get(block_id * state.config.block_size + offset) != fingerprint:
+                problems.append(f"cached block {block_id} has changed at offset {offset}")
+    return problems
+
+
+def holding(state: State) -> list[str]:
+    """I6: whoever lists a block holds it; a request's block list and its leases are its own."""
+    problems = []
+    for req_id, request in state.requests.items():
+        held = state.pool.held_by(req_id)
+        problems += [
+            f"request {req_id} lists block {block_id}, which it does not hold"
+            for block_id in request.block_ids
+            if block_id not in held
+        ]
+    for req_id, worker in state.workers.items():
+        if not state.is_current(req_id, worker.epoch):
+            continue
+        held = state.pool.held_by(req_id)
+        leased = set(state.pool.leased_to(req_id))
+        problems += [
+            f"the worker lists block {block_id} for {req_id}, which neither holds nor leases it"
+            for block_id in [*worker.block_ids, *worker.leased]
+            if block_id not in held and block_id not in leased
+        ]
+    return problems
+
+
+def query_last(state: State) -> list[str]:
+    """I7: under the packed view the query tokens of a forward are the last ones, in order.
+
+    A single query token may stand anywhere: it sees every other token.
+    """
+    problems = []
+    for req_id, worker in state.workers.items():
+        read = state.read_in_flight(req_id, worker)
+        if read is None or worker.in_forward is None or read.num_query == 1:
+            continue
+        first = state.forwards[worker.in_forward].first_new_token[req_id]
+        new = list(range(first, state.num_tokens(req_id)))
+        if new and state.table.last_tokens(req_id, len(new)) != new:
+            problems.append(f"the query tokens of request {req_id} are not the last ones, in order")
+    return problems
+
+
+def agreement(state: State) -> list[str]:
+    """I8: what the scheduler has given covers every token under way, whatever the worker does first.
+
+    For each request the worker's blocks and those on their way to it have a slot for each resident
+    token and each token of the steps that have begun. When no message is under way, both agree.
+    """
+    problems = []
+    for req_id, request in state.requests.items():
+        if not state.is_worked(req_id, request.epoch):
+            continue
+        worker = state.workers[req_id]
+        num_new, blocks = state.num_unwritten(req_id, worker), list(worker.block_ids)
+        for forward in state.forwards.values():
+            read = forward.reads.get(req_id)
+            if not forward.is_started and read is not None and read.epoch == request.epoch:
+                num_new += read.num_query
+                blocks += forward.message[req_id].new_blocks
+        is_recycled = worker.in_forward is not None and request.length == state.length(req_id)
+        needed = state.length(req_id) + (0 if is_recycled and not state.is_async else num_new)
+        if needed > len(blocks) * state.config.block_size:
+            problems.append(f"request {req_id} needs {needed} slots and has {len(blocks)} blocks")
+        if not state.steps and [*blocks, *request.new_blocks] != request.block_ids:
+            problems.append(f"scheduler and worker do not agree on the blocks of request {req_id}")
+        if not state.steps and request.length != state.length(req_id):
+            problems.append(f"scheduler and worker do not agree on the length of request {req_id}")
+    return problems
 
 
 def token_conservation(before: Iterable[tuple[int, int]], after: Iterable[tuple[int, int]]) -> list[str]:
@@ -62,7 +182,7 @@ def unique_mapping(table: TokenTable, pool: BlockPool) -> list[str]:
                     f"token {token_id} of request {req_id} is in slot {slot} and recorded elsewhere"
                 )
             other = owner.setdefault(slot, (req_id, token_id))
-            same_shared = other[1] == token_id and pool.is_shared(block_id)
+            same_shared = other[1] == token_id and pool.is_protected(block_id)
             if other != (req_id, token_id) and not same_shared:
                 problems.append(f"slot {slot} serves {other} and {(req_id, token_id)}")
     return problems
@@ -78,14 +198,14 @@ def _slot(table: TokenTable, req_id: str, token_id: int) -> int | None:
 def layout_aware_planning(
     table: TokenTable,
     req_id: str,
-    strategy: Strategy,
+    strategy: PlanStrategy,
     relocation: Relocation,
-    is_shared: Callable[[int], bool],
+    is_protected: Callable[[int], bool],
     is_leased: Callable[[int], bool],
 ) -> list[str]:
     """I4: a plan matches the layout, strictly reduces blocks and touches no shared block."""
     try:
-        check_relocation(table, req_id, strategy, relocation, is_shared, is_leased)
+        check_relocation(table, req_id, strategy, relocation, is_protected, is_leased)
     except VTokenError as error:
         return [str(error)]
     return []
@@ -110,17 +230,22 @@ def pool_accounting(pool: BlockPool) -> list[str]:
             for block_id in pool.held_by(req_id)
             if req_id not in pool.holders.get(block_id, ())
         ]
+    problems += [
+        f"block {block_id} is cached and {pool.state(block_id)}"
+        for block_id in pool.cached
+        if block_id in pool.leases or block_id not in pool.block_ids
+    ]
     if len(pool.leases) > pool.headroom:
         problems.append(f"{len(pool.leases)} blocks are leased, the headroom is {pool.headroom}")
     return problems
 
 
-def packed_layout(table: TokenTable, req_id: str) -> list[str]:
-    """I7: every index below the resident length holds a token, and they are in logical order."""
+def packed_layout(table: TokenTable, req_id: str, ordered: bool = True) -> list[str]:
+    """I7: every index below the resident length holds a token, and unless recycled, in logical order."""
     resident = table.resident_tokens(req_id)
     problems = []
     if HOLE in resident:
         problems.append(f"request {req_id} has a hole at index {resident.index(HOLE)}")
-    if any(left >= right for left, right in zip(resident, resident[1:], strict=False)):
+    if ordered and any(left >= right for left, right in zip(resident, resident[1:], strict=False)):
         problems.append(f"request {req_id} has its tokens out of order")
     return problems

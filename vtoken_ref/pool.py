@@ -1,18 +1,37 @@
 """The block pool: each block is free, held (by one or more requests), leased or fenced.
 
-Source: paper 3.3.2 (headroom inside the same budget).
+Source: paper 3.3.2 (headroom inside the same budget), 6 (prefix sharing).
 """
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from vtoken_ref.rules import Rule, VTokenError
+
+
+class Hazard(NamedTuple):
+    """Something that may still touch a block: a step, or the worker's part of a dead epoch."""
+
+    kind: Literal["step", "epoch"]
+    step: int = -1
+    req_id: str = ""
+    epoch: int = -1
+
+
+class CachedPrefix(NamedTuple):
+    """What a cached block stands for: the whole prefix up to its last token, and its KV."""
+
+    vocab_ids: tuple[int, ...]
+    fingerprints: tuple[str, ...]
 
 
 class BlockPool:
     """Who has which block. Every operation checks everything first, then changes.
 
     A held block's refcount is the number of its holders. A block that its last holder gives up is
-    fenced: it remembers the forwards in flight at that moment and is free only after they ended.
+    fenced: it remembers the hazards of that moment and is free only after they are over. A block may
+    be in the prefix cache while it is held, fenced or free; a free one leaves it when it is given out
+    for something else.
 
     Args:
         block_ids: the usable blocks.
@@ -26,21 +45,86 @@ class BlockPool:
         self.free_blocks = set(block_ids)
         self.holders: dict[int, set[str]] = {}
         self.leases: dict[int, str] = {}
-        self.fences: dict[int, frozenset[int]] = {}
+        self.fences: dict[int, frozenset[Hazard]] = {}
+        self.cached: dict[int, CachedPrefix] = {}
         self._held_by: dict[str, set[int]] = {}
 
+    def copy(self) -> "BlockPool":
+        """Return an independent pool in the same state."""
+        other = BlockPool(self.block_ids, self.headroom)
+        other.free_blocks = set(self.free_blocks)
+        other.holders = {block_id: set(holders) for block_id, holders in self.holders.items()}
+        other.leases, other.fences, other.cached = dict(self.leases), dict(self.fences), dict(self.cached)
+        other._held_by = {req_id: set(held) for req_id, held in self._held_by.items()}
+        return other
+
+    @property
+    def num_reserved(self) -> int:
+        """Free blocks that are kept back for leases: the headroom that is not leased."""
+        return self.headroom - len(self.leases)
+
     def alloc(self, req_id: str, block_ids: Sequence[int]) -> None:
-        """Give free blocks to a request.
+        """Give free blocks to a request, but not those reserved as headroom.
 
         Raises:
-            VTokenError: unknown-block, not-free.
+            VTokenError: unknown-block, not-free, headroom-reserved.
 
         """
         self._check_free(block_ids)
+        self._check_reserve(len(block_ids))
 
         for block_id in block_ids:
             self.free_blocks.remove(block_id)
+            self.cached.pop(block_id, None)
             self._hold(req_id, block_id)
+
+    def check_share(self, req_id: str, block_ids: Sequence[int]) -> None:
+        """Tell whether a request may hold cached blocks as well.
+
+        Raises:
+            VTokenError: unknown-block, not-cached, headroom-reserved.
+
+        """
+        for index, block_id in enumerate(block_ids):
+            self._check_cached(block_id)
+            if block_id in block_ids[:index] or req_id in self.holders.get(block_id, ()):
+                raise VTokenError(Rule.NOT_CACHED, f"request {req_id} would share block {block_id} twice")
+            if block_id in self.fences:
+                raise VTokenError(Rule.NOT_CACHED, f"block {block_id} is fenced and cannot be shared yet")
+        taken = self.free_blocks.intersection(block_ids)
+        self._check_reserve(len(taken))
+
+    def share(self, req_id: str, block_ids: Sequence[int]) -> None:
+        """Let a request hold cached blocks as well.
+
+        Raises:
+            VTokenError: unknown-block, not-cached, headroom-reserved.
+
+        """
+        self.check_share(req_id, block_ids)
+
+        for block_id in block_ids:
+            self.free_blocks.discard(block_id)
+            self._hold(req_id, block_id)
+
+    def cache(self, block_id: int, prefix: CachedPrefix) -> None:
+        """Put a held block into the prefix cache; the caller has checked what it holds."""
+        self.cached[block_id] = prefix
+
+    def uncache(self, block_ids: Sequence[int]) -> None:
+        """Take blocks out of the prefix cache.
+
+        Raises:
+            VTokenError: unknown-block, not-cached.
+
+        """
+        for index, block_id in enumerate(block_ids):
+            self._check_cached(block_id)
+            if block_id in block_ids[:index]:
+                raise VTokenError(Rule.NOT_CACHED, f"block {block_id} leaves the cache twice at once")
+
+        for block_id in block_ids:
+            del self.cached[block_id]
 
     def lease(self, req_id: str, block_ids: Sequence[int]) -> None:
         """Lend free blocks to a request, out of the headroom.
@@ -58,6 +142,7 @@ class BlockPool:
 
         for block_id in block_ids:
             self.free_blocks.remove(block_id)
+            self.cached.pop(block_id, None)
             self.leases[block_id] = req_id
 
     def adopt(self, req_id: str, block_ids: Sequence[int]) -> None:
@@ -76,13 +161,13 @@ class BlockPool:
             del self.leases[block_id]
             self._hold(req_id, block_id)
 
-    def release(self, req_id: str, block_ids: Sequence[int], in_flight: frozenset[int]) -> None:
+    def release(self, req_id: str, block_ids: Sequence[int], hazards: frozenset[Hazard]) -> None:
         """Take blocks from a request; those without another holder are fenced.
 
         Args:
             req_id: the request, a holder or the lessee of each block.
             block_ids: distinct blocks.
-            in_flight: the forwards that may still touch them.
+            hazards: what may still touch them.
 
         Raises:
             VTokenError: unknown-block, not-held.
@@ -97,21 +182,20 @@ class BlockPool:
         for block_id in block_ids:
             if self.leases.get(block_id) == req_id:
                 del self.leases[block_id]
-                self.fences[block_id] = in_flight
+                self.fences[block_id] = hazards
                 continue
             self.holders[block_id].remove(req_id)
             self._held_by[req_id].remove(block_id)
             if not self.holders[block_id]:
                 del self.holders[block_id]
-                self.fences[block_id] = in_flight
+                self.fences[block_id] = hazards
 
-    def release_all(self, req_id: str, in_flight: frozenset[int]) -> None:
+    def release_all(self, req_id: str, hazards: frozenset[Hazard]) -> None:
         """Take everything that a request holds or has leased."""
-        leased = [block_id for block_id, lessee in self.leases.items() if lessee == req_id]
-        self.release(req_id, [*sorted(self.held_by(req_id)), *leased], in_flight)
+        self.release(req_id, [*sorted(self.held_by(req_id)), *self.leased_to(req_id)], hazards)
         self._held_by.pop(req_id, None)
 
-    def free(self, block_ids: Sequence[int], in_flight: frozenset[int]) -> None:
+    def free(self, block_ids: Sequence[int], hazards: frozenset[Hazard]) -> None:
         """Return fenced blocks to the free list.
 
         Raises:
@@ -124,10 +208,10 @@ class BlockPool:
                 raise VTokenError(
                     Rule.NOT_FENCED, f"block {block_id} is {self.state(block_id)} and cannot be freed"
                 )
-            running = self.fences[block_id] & in_flight
-            if running:
+            outstanding = self.fences[block_id] & hazards
+            if outstanding:
                 raise VTokenError(
-                    Rule.FENCE, f"block {block_id} is freed while forward {min(running)} may touch it"
+                    Rule.FENCE, f"block {block_id} is freed while {_named(min(outstanding))} may touch it"
                 )
 
         for block_id in block_ids:
@@ -150,9 +234,13 @@ class BlockPool:
         """Return the number of requests that hold a block."""
         return len(self.holders.get(block_id, ()))
 
-    def is_shared(self, block_id: int) -> bool:
-        """Tell whether more than one request holds a block."""
-        return self.refcount(block_id) > 1
+    def is_protected(self, block_id: int) -> bool:
+        """Tell whether a block is shared or cached, so that no request may write to it."""
+        return self.refcount(block_id) > 1 or block_id in self.cached
+
+    def leased_to(self, req_id: str) -> list[int]:
+        """Return the blocks leased to a request, oldest lease first."""
+        return [block_id for block_id, lessee in self.leases.items() if lessee == req_id]
 
     def state(self, block_id: int) -> str:
         """Return free, held, leased or fenced."""
@@ -176,6 +264,19 @@ class BlockPool:
             if block_id not in self.free_blocks or block_id in block_ids[:index]:
                 raise VTokenError(Rule.NOT_FREE, f"block {block_id} is not free")
 
+    def _check_reserve(self, num_taken: int) -> None:
+        num_left = len(self.free_blocks) - num_taken
+        if num_taken and num_left < self.num_reserved:
+            raise VTokenError(
+                Rule.HEADROOM_RESERVED,
+                f"{num_left} free blocks would be left of the {self.num_reserved} reserved as headroom",
+            )
+
+    def _check_cached(self, block_id: int) -> None:
+        self._check_known(block_id)
+        if block_id not in self.cached:
+            raise VTokenError(Rule.NOT_CACHED, f"block {block_id} is not in the prefix cache")
+
     def _check_lease(self, req_id: str, block_id: int) -> None:
         self._check_known(block_id)
         if self.leases.get(block_id) != req_id:
@@ -185,3 +286,9 @@ class BlockPool:
         self._check_known(block_id)
         if req_id not in self.holders.get(block_id, ()):
             raise VTokenError(Rule.NOT_HELD, f"block {block_id} is not held by request {req_id}")
+
+
+def _named(hazard: Hazard) -> str:
+    if hazard.kind == "step":
+        return f"step {hazard.step}"
+    return f"epoch {hazard.epoch} of request {hazard.req_id}"

@@ -33,6 +33,8 @@ class Rule(Enum):
     BLOCK_STILL_LIVE = ("VT-MAP-012", "block-still-live", "I1")
     TOKEN_IDS = ("VT-MAP-013", "token-ids", "I1")
     SLOT_MISMATCH = ("VT-MAP-014", "slot-mismatch", "I2")
+    SHARED_WRITE = ("VT-MAP-015", "shared-write", "I1")
+    RECYCLE = ("VT-MAP-016", "recycle", "I2")
 
     # Requests and epochs.
     REQUEST_EXISTS = ("VT-REQ-001", "request-exists", "I8")
@@ -43,6 +45,7 @@ class Rule(Enum):
     PROTECTED_TOKEN = ("VT-REQ-006", "protected-token", "I8")
     REQUEST_LEFT = ("VT-REQ-007", "request-left", "I8")
     TOKEN_DIFFERS = ("VT-REQ-008", "token-differs", "I8")
+    TAIL_CAPACITY = ("VT-REQ-009", "tail-capacity", "I8")
 
     # Eviction policies (paper 4).
     POLICY_VICTIMS = ("VT-POLICY-001", "policy-victims", "policy")
@@ -50,7 +53,7 @@ class Rule(Enum):
     POLICY_RAISED = ("VT-POLICY-003", "policy-raised", "policy")
     POLICY_CHANGES = ("VT-POLICY-004", "policy-changes", "policy")
 
-    # Block pool (paper 3.3.2.
+    # Block pool (paper 3.3.2).
     UNKNOWN_BLOCK = ("VT-POOL-001", "unknown-block", "I6")
     NOT_FREE = ("VT-POOL-002", "not-free", "I6")
     NOT_HELD = ("VT-POOL-003", "not-held", "I6")
@@ -58,6 +61,20 @@ class Rule(Enum):
     FENCE = ("VT-POOL-005", "fence", "I5")
     HEADROOM = ("VT-POOL-006", "headroom", "I6")
     LEAK = ("VT-POOL-007", "leak", "I6")
+
+    # Prefix cache (paper 6).
+    CACHE_PREFIX = ("VT-CACHE-001", "cache-prefix", "I1")
+    CACHE_BUSY = ("VT-CACHE-002", "cache-busy", "I1")
+    NOT_CACHED = ("VT-CACHE-003", "not-cached", "I6")
+    SHARE_PREFIX = ("VT-CACHE-004", "share-prefix", "I1")
+
+    # Admission and reclamation (paper 3.3.1, 3.3.2).
+    BACKPRESSURE = ("VT-ADM-001", "backpressure", "I9")
+    DEFER = ("VT-ADM-002", "defer", "I9")
+    LEASE_ORDER = ("VT-ADM-003", "lease-order", "I9")
+    HEADROOM_RESERVED = ("VT-ADM-004", "headroom-reserved", "I9")
+    NOT_ELIGIBLE = ("VT-RECLAIM-001", "not-eligible", "I9")
+    RATE_LIMIT = ("VT-RECLAIM-002", "rate-limit", "I9")
 
     # Plans, copies, commits (paper 3.3.3, 3.5).
     PLAN_OVERLAP = ("VT-PLAN-001", "plan-overlap", "I4")
@@ -70,23 +87,33 @@ class Rule(Enum):
     PLAN_PACKED = ("VT-PLAN-008", "plan-packed", "I7")
     UNKNOWN_PLAN = ("VT-PLAN-009", "unknown-plan", "I4")
     PLAN_STRATEGY = ("VT-PLAN-010", "plan-strategy", "I4")
+    CANCEL_OVERWRITTEN = ("VT-PLAN-011", "cancel-overwritten", "I1")
     COPY_NOT_PLANNED = ("VT-COPY-001", "copy-not-planned", "I3")
     COMMIT_BEFORE_COPY = ("VT-COPY-002", "commit-before-copy", "I3")
     COMMIT_DIFFERS = ("VT-COPY-003", "commit-differs", "I4")
     COPY_BYTES = ("VT-COPY-004", "copy-bytes", "trace")
+    COPY_ORDER = ("VT-COPY-005", "copy-order", "I1")
+    COPY_OVER_READ = ("VT-COPY-006", "copy-over-read", "I5")
 
-    # KV content (paper 5.8.
+    # KV content (paper 5.8).
     KV_CHANGED = ("VT-KV-001", "kv-changed", "I1")
     KV_BEFORE = ("VT-KV-002", "kv-before", "I1")
     KV_VISIBLE = ("VT-KV-003", "kv-visible", "I1")
 
-    # Forwards: what attention reads and writes (paper 3.4.
+    # Forwards: what attention reads and writes (paper 3.4).
     STEP_ORDER = ("VT-FWD-001", "step-order", "I8")
     SYNC_OUTSIDE_FORWARD = ("VT-FWD-002", "sync-outside-forward", "I5")
     FORWARD_DURING_PLAN = ("VT-FWD-003", "forward-during-plan", "I3")
     QUERY_NOT_LAST = ("VT-FWD-004", "query-not-last", "I7")
     OUTPUT_UNKNOWN = ("VT-FWD-005", "output-unknown", "I8")
     LAYOUT_DURING_FORWARD = ("VT-FWD-006", "layout-during-forward", "I5")
+
+    # Messages between scheduler and worker (paper 3.4).
+    MESSAGE_ORDER = ("VT-MSG-001", "message-order", "I8")
+    REPORT_DIFFERS = ("VT-MSG-002", "report-differs", "I8")
+    REPORT_BASE = ("VT-MSG-003", "report-base", "I8")
+    WORKER_IDLE = ("VT-MSG-004", "worker-idle", "I8")
+    PLAN_UNFINISHED = ("VT-MSG-005", "plan-unfinished", "I5")
 
     def __init__(self, rule_id: str, code: str, invariant: str) -> None:
         self.id = rule_id

@@ -26,6 +26,17 @@ class _Request:
     live: bytearray = field(default_factory=bytearray)
     num_live: int = 0
 
+    def copy(self) -> "_Request":
+        return _Request(
+            list(self.block_ids),
+            self.num_written_blocks,
+            {block_id: list(row) for block_id, row in self.rows.items()},
+            dict(self.live_in_block),
+            list(self.slots),
+            bytearray(self.live),
+            self.num_live,
+        )
+
 
 class TokenTable:
     """Where each token of each request is.
@@ -55,6 +66,14 @@ class TokenTable:
         self._users: dict[int, set[str]] = {}
         self._num_live = 0
         self._num_blocks = 0
+
+    def copy(self) -> "TokenTable":
+        """Return an independent table in the same state."""
+        other = TokenTable(self.block_size)
+        other._requests = {req_id: request.copy() for req_id, request in self._requests.items()}
+        other._users = {block_id: set(users) for block_id, users in self._users.items()}
+        other._num_live, other._num_blocks = self._num_live, self._num_blocks
+        return other
 
     # Growing, evicting, moving, dropping.
 
@@ -88,6 +107,50 @@ class TokenTable:
         request.num_written_blocks = self._count_written(request)
         self._num_live += num_new
         return range(first, total_len)
+
+    def recycle_slot(self, req_id: str, slot: int) -> int:
+        """Register the next token in a dead slot of the request; return its id.
+
+        Raises:
+            VTokenError: unknown-request, recycle.
+
+        """
+        request = self._get(req_id)
+        if slot not in self.dead_slots(req_id):
+            raise VTokenError(Rule.RECYCLE, f"slot {slot} is no dead slot of request {req_id}")
+
+        block_id, offset = divmod(slot, self.block_size)
+        token_id, row = len(request.slots), request.rows.setdefault(block_id, [])
+        row.extend([HOLE] * (offset + 1 - len(row)))
+        self._reclaim(request, row[offset])
+        row[offset] = token_id
+        request.live_in_block[block_id] = request.live_in_block.get(block_id, 0) + 1
+        request.slots.append(slot)
+        request.live.append(1)
+        request.num_live += 1
+        self._num_live += 1
+        return token_id
+
+    def replace_block(self, req_id: str, old_block: int, new_block: int) -> None:
+        """Let every token of one block, dead or live, be at the same offset of another block.
+
+        Raises:
+            VTokenError: unknown-request, slot-outside, block-list-changed.
+
+        """
+        request = self._get(req_id)
+        if old_block not in request.block_ids:
+            raise VTokenError(Rule.SLOT_OUTSIDE, f"request {req_id} does not list block {old_block}")
+        new_list = [new_block if block_id == old_block else block_id for block_id in request.block_ids]
+        _check_block_ids(req_id, new_list)
+
+        row = request.rows.pop(old_block, [])
+        request.rows[new_block] = row
+        request.live_in_block[new_block] = request.live_in_block.pop(old_block, 0)
+        for offset, token_id in enumerate(row):
+            if token_id != HOLE:
+                request.slots[token_id] = new_block * self.block_size + offset
+        self._set_block_ids(req_id, request, new_list)
 
     def evict_token(self, req_id: str, token_id: int) -> None:
         """Mark a live token dead; it keeps its slot.
@@ -196,6 +259,16 @@ class TokenTable:
         request = self._get(req_id)
         return 0 <= token_id < len(request.live) and bool(request.live[token_id])
 
+    def live_owner(self, slot: int) -> tuple[str, int] | None:
+        """Return a request and its live token in a slot, None when the slot serves no live token."""
+        block_id, offset = divmod(slot, self.block_size)
+        for req_id in self._users.get(block_id, ()):
+            request = self._requests[req_id]
+            row = request.rows.get(block_id, ())
+            if offset < len(row) and row[offset] != HOLE and request.live[row[offset]]:
+                return req_id, row[offset]
+        return None
+
     def resident_tokens(self, req_id: str) -> list[int]:
         """Return the token in each slot up to the resident length, in block-list order, or HOLE."""
         request = self._get(req_id)
@@ -232,6 +305,27 @@ class TokenTable:
         """Return the resident length: slots up to the last written one."""
         request = self._get(req_id)
         return self._length(request)
+
+    def length_after(self, req_id: str, moves: Sequence[Move], block_ids: Sequence[int]) -> int:
+        """Return the resident length that ``apply_moves`` would leave; change nothing."""
+        preview = TokenTable(self.block_size)
+        preview._requests[req_id] = self._get(req_id).copy()
+        preview._users = {block_id: {req_id} for block_id in self._get(req_id).block_ids}
+        preview.apply_moves(req_id, moves, block_ids)
+        return preview.length(req_id)
+
+    def dead_slots(self, req_id: str) -> list[int]:
+        """Return the slots below the resident length that hold no live token, in block-list order."""
+        request = self._get(req_id)
+        slots = []
+        for index, block_id in enumerate(request.block_ids[: request.num_written_blocks]):
+            row = request.rows.get(block_id, [])
+            is_last = index == request.num_written_blocks - 1
+            for offset in range(len(row) if is_last else self.block_size):
+                token_id = row[offset] if offset < len(row) else HOLE
+                if token_id == HOLE or not request.live[token_id]:
+                    slots.append(block_id * self.block_size + offset)
+        return slots
 
     def block_ids(self, req_id: str) -> list[int]:
         """Return the request's block list."""

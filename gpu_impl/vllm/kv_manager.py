@@ -13,10 +13,10 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
-from gpu_impl.reclaimer import Layout
 from gpu_impl.vllm.config import UnsupportedError
 from gpu_impl.vllm.recorder import Recorder
-from vtoken_ref.events import Alloc, Free
+from vtoken_ref.events import Alloc, Free, Layout
+from vtoken_ref.protocol import given_up, merged_block_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +70,13 @@ class VTokenKVManager(FullAttentionManager):
         Blocks appended since the report was made are kept. Freed by id, never by position.
         """
         current = {block.block_id: block for block in self.req_to_blocks[request_id]}
-        appended = [block_id for block_id in current if block_id not in layout.made_for]
-        given_up = [block_id for block_id in layout.made_for if block_id not in layout.block_ids]
-        self.req_to_blocks[request_id] = [current[block_id] for block_id in (*layout.block_ids, *appended)]
+        merged = merged_block_list(request_id, list(current), layout.made_for, layout.block_ids)
+        freed = given_up(layout.made_for, layout.block_ids)
+        self.req_to_blocks[request_id] = [current[block_id] for block_id in merged]
         self.num_dropped[request_id] = layout.num_tokens - layout.length
-        self.block_pool.free_blocks([current[block_id] for block_id in reversed(given_up)])
-        if given_up:
-            self.recorder.record(Free(tuple(given_up)))
+        self.block_pool.free_blocks([current[block_id] for block_id in reversed(freed)])
+        if freed:
+            self.recorder.record(Free(freed))
 
     def free(self, request_id: str) -> None:
         """Free all blocks of a request that ends or is preempted."""

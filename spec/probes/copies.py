@@ -1,0 +1,263 @@
+"""Copies that complete one by one, the commit, the end of a plan without one, and what is given up."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from spec.probes import states
+from spec.probes.hand import Hand
+from spec.probes.probe import Make, Probe, on_event
+from vtoken_ref.events import Event, Evict, Lease, Move, Preempt, Release
+from vtoken_ref.rules import Rule
+
+
+def probes() -> Iterator[Probe]:
+    """Yield the probes of this area."""
+    yield from _naming()
+    yield from _copies()
+    yield from _commits()
+    yield from _cancels()
+    yield from _releases()
+
+
+def _copy(hand: Hand) -> Event:
+    return hand.copy("a")
+
+
+def _commit(hand: Hand) -> Event:
+    return hand.commit("a")
+
+
+def _release(hand: Hand) -> Event:
+    return Release("a", 0, (0,))
+
+
+def _with(make: Any, **changes: Any) -> Make:
+    return lambda hand: replace(make(hand), **changes)
+
+
+def _naming() -> Iterator[Probe]:
+    for state, make in ((states.planned, _copy), (states.copied, _commit), (states.planned, lambda h: h.cancel("a"))):
+        kind = make(state()).kind
+        yield on_event(Rule.UNKNOWN_PLAN, f"{kind}-other", state, _with(make, plan_id=2), make)
+        yield on_event(Rule.UNKNOWN_PLAN, f"{kind}-none", states.scattered, _planned_event(make, state), (state, make))
+    yield on_event(
+        Rule.UNKNOWN_PLAN,
+        "late-other",
+        _orphaned,
+        lambda h: replace(h.late_copy("a", 0), plan_id=9),
+        lambda h: h.late_copy("a", 0),
+    )
+    yield on_event(
+        Rule.STALE_EPOCH,
+        "late-commit",
+        _orphaned,
+        lambda h: _commit(states.copied()),
+        (states.copied, _commit),
+    )
+
+
+def _planned_event(make: Make, state: Any) -> Make:
+    return lambda hand: make(state())
+
+
+def _orphaned() -> Hand:
+    """Return a run in which a was preempted while it was copied out of place."""
+    hand = states.planned_out()
+    return hand.apply(hand.copy("a", 5), Preempt("a", 0))
+
+
+# Copies.
+
+
+def _copies() -> Iterator[Probe]:
+    yield on_event(Rule.COPY_NOT_PLANNED, "staying", states.planned, lambda h: h.copy("a", 0), _copy)
+    yield on_event(Rule.COPY_NOT_PLANNED, "twice-at-once", states.planned, lambda h: h.copy("a", 5, 5), _copy)
+    yield on_event(Rule.COPY_NOT_PLANNED, "unknown", states.planned, lambda h: h.copy("a", 5, -1), _copy)
+    yield on_event(
+        Rule.COPY_NOT_PLANNED, "again", _half_copied, lambda h: h.copy("a", 5), lambda h: h.copy("a", 0)
+    )
+    for nbytes in (0, 15, 17):
+        yield on_event(
+            Rule.COPY_BYTES, str(nbytes), _with_bytes, _with(_copy, nbytes=nbytes), _copy, (states.planned, _with(_copy, nbytes=nbytes))
+        )
+    yield on_event(
+        Rule.COPY_ORDER,
+        "in-place",
+        _chained,
+        lambda h: h.copy("a", 5),
+        lambda h: (h.copy("a", 3), h.copy("a", 5)),
+        lambda h: h.copy("a", 5, 3),
+    )
+    yield from _over_reads()
+
+
+def _half_copied() -> Hand:
+    hand = states.planned_out()
+    return hand.apply(hand.copy("a", 5))
+
+
+def _with_bytes() -> Hand:
+    hand = Hand(nbytes_per_token=16).admit("a", 6, 0, 1).forward(a=6).apply(Evict("a", 0, (1, 2, 3, 4)))
+    return hand.apply(hand.plan("a"))
+
+
+def _chained() -> Hand:
+    """Return a run in which token 5 is to move to the slot that token 3 leaves."""
+    hand = Hand().admit("a", 12, 0, 1, 2).forward(a=12).apply(Evict("a", 0, (1, 2, 10, 11)))
+    return hand.apply(hand.plan("a"))
+
+
+def _over_reads() -> Iterator[Probe]:
+    def copy(hand: Hand) -> Event:
+        return hand.copy("a", 6)
+
+    def late(hand: Hand) -> Event:
+        return hand.late_copy("a", 0, 6)
+
+    yield on_event(
+        Rule.COPY_OVER_READ, "running", _moved_and_running, copy, lambda h: h.copy("a", 5), (_moved, copy)
+    )
+    yield on_event(
+        Rule.COPY_OVER_READ, "forgotten", _moved_and_forgotten, late, lambda h: h.late_copy("a", 0, 5), (_moved_and_ended, late)
+    )
+
+
+def _moved() -> Hand:
+    """Return an indirect run packed in place: 3 has moved to slot 1, 6 is to move to slot 3."""
+    hand = Hand(view="indirect").admit("a", 9, 0, 1, 2).forward(a=9)
+    hand.apply(Evict("a", 0, (1, 2, 4, 7)))
+    return hand.apply(hand.plan_of("a", (0, 1), (0,), "in_place")).apply(hand.copy("a", 3))
+
+
+def _moved_and_running() -> Hand:
+    hand = _moved()
+    return hand.apply(hand.begin(a=1))
+
+
+def _moved_and_forgotten() -> Hand:
+    return _moved_and_running().apply(Preempt("a", 0))
+
+
+def _moved_and_ended() -> Hand:
+    hand = _moved_and_forgotten()
+    return hand.apply(hand.end())
+
+
+# Commits.
+
+
+def _commits() -> Iterator[Probe]:
+    def refused(rule: Rule, case: str, **changes: Any) -> Probe:
+        return on_event(rule, case, states.copied, _with(_commit, **changes), _commit)
+
+    yield on_event(Rule.COMMIT_BEFORE_COPY, "none", states.planned, _commit, (states.copied, _commit))
+    yield on_event(Rule.COMMIT_BEFORE_COPY, "half", _half_copied, _commit, (states.copied_out, _commit))
+    yield refused(Rule.COMMIT_DIFFERS, "no-moves", moves=())
+    yield refused(Rule.COMMIT_DIFFERS, "other-moves", moves=(Move(5, 5, 2),))
+    yield refused(Rule.COMMIT_DIFFERS, "no-blocks", block_ids=())
+    yield refused(Rule.COMMIT_DIFFERS, "old-blocks", block_ids=(0, 1))
+    yield refused(Rule.LENGTH_MISMATCH, "commit-old", length=6)
+    yield refused(Rule.LENGTH_MISMATCH, "commit-short", length=1)
+    yield refused(Rule.KV_BEFORE, "other", digest_before="0" * 32)
+    yield refused(Rule.KV_CHANGED, "other", digest_after="0" * 32)
+    yield on_event(
+        Rule.KV_CHANGED,
+        "overwritten",
+        _spoiled,
+        _commit,
+        (states.copied_out, _commit),
+    )
+    yield on_event(
+        Rule.LENGTH_MISMATCH,
+        "commit-on-write",
+        _copied_on_write,
+        lambda h: replace(h.commit("b"), length=8),
+        lambda h: h.commit("b"),
+    )
+
+
+def _spoiled() -> Hand:
+    """Return a run in which something else has overwritten the copies, by nobody's event."""
+    hand = states.copied_out()
+    hand.machine.memory[8 * 4] = "f" * 16
+    return hand
+
+
+def _copied_on_write() -> Hand:
+    hand = states.shared_partly()
+    hand.apply(hand.copy_on_write("b", 2, 8))
+    return hand.apply(hand.copy("b"))
+
+
+# Cancelled plans.
+
+
+def _cancels() -> Iterator[Probe]:
+    def cancel(hand: Hand) -> Event:
+        return hand.cancel("a")
+
+    yield on_event(
+        Rule.CANCEL_OVERWRITTEN,
+        "moved",
+        states.copied,
+        cancel,
+        (states.planned, cancel),
+        (states.copied_out, cancel),
+        (_orphaned, lambda h: h.late_cancel("a", 0)),
+        (_orphaned_in_place, lambda h: h.late_cancel("a", 0)),
+    )
+
+
+def _orphaned_in_place() -> Hand:
+    """Return a run in which a was preempted while it was packed in place, half done."""
+    hand = _chained()
+    return hand.apply(hand.copy("a", 3), Preempt("a", 0))
+
+
+# What is given up.
+
+
+def _releases() -> Iterator[Probe]:
+    def nothing(hand: Hand) -> Event:
+        return Release("a", 0, ())
+
+    yield on_event(Rule.BLOCK_STILL_LIVE, "release-live", states.running, _release, (states.dead_block, _release))
+    yield on_event(
+        Rule.BLOCK_STILL_LIVE,
+        "release-source",
+        _dead_source,
+        lambda h: Release("a", 0, (1,)),
+        lambda h: (h.cancel("a"), Release("a", 0, (1,))),
+    )
+    yield on_event(
+        Rule.BLOCK_STILL_LIVE,
+        "release-destination",
+        states.planned_out,
+        lambda h: Release("a", 0, (8,)),
+        lambda h: Release("a", 0, (9,)),
+    )
+    yield on_event(
+        Rule.LAYOUT_DURING_FORWARD, "release-read", _dead_in_forward, _release, lambda h: Release("a", 0, (8,)), nothing
+    )
+    yield on_event(
+        Rule.LAYOUT_DURING_FORWARD,
+        "release-unwritten",
+        states.in_forward,
+        lambda h: Release("a", 0, (1,)),
+        (states.admitted, lambda h: Release("a", 0, (1,))),
+    )
+    yield on_event(
+        Rule.NOT_HELD, "release-twice", states.dead_block, lambda h: Release("a", 0, (0, 0)), _release
+    )
+
+
+def _dead_source() -> Hand:
+    """Return a run in which a plan's middle source is wholly dead."""
+    hand = states.sparse()
+    return hand.apply(hand.plan("a"))
+
+
+def _dead_in_forward() -> Hand:
+    hand = states.dead_block().apply(Lease("a", 0, (8,)))
+    return hand.apply(hand.begin(a=1))
