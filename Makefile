@@ -2,6 +2,7 @@
 
 PYTHON ?= python3.11
 VERIFY_ARGS ?=
+CHECK_ARGS ?=
 PYTEST_ARGS ?=
 PYTEST_WORKERS ?= 2
 
@@ -17,17 +18,20 @@ unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_PYTHON PIP_REQUIREMENT PIP_
 unexport PIP_NO_DEPS PIP_DRY_RUN PIP_REQUIRE_HASHES PIP_IGNORE_INSTALLED PIP_UPGRADE PIP_PRE PIP_NO_BINARY
 
 .DEFAULT_GOAL := help
-.PHONY: help env verify test lint clean python-version
+.PHONY: help env verify check test lint clean python-version
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 	@echo
-	@echo "Variables: PYTHON=python3.11  VERIFY_ARGS='...'  PYTEST_ARGS='...'  PYTEST_WORKERS=2"
+	@echo "Variables: PYTHON=python3.11  VERIFY_ARGS='...'  CHECK_ARGS='...'  PYTEST_ARGS='...'  PYTEST_WORKERS=2"
 
 env: $(INSTALLED) ## Make .venv from the lock (about two minutes, once)
 
 verify: $(INSTALLED) ## Run `vtoken verify $(VERIFY_ARGS)`
 	$(BIN)/vtoken verify $(VERIFY_ARGS)
+
+check: $(INSTALLED) ## Run `vtoken check $(CHECK_ARGS)`: is the spec itself right?
+	$(BIN)/vtoken check $(CHECK_ARGS)
 
 lint: $(INSTALLED) ## Check style, format, types and layering
 	@echo "== ruff check"

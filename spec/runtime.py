@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import combinations, permutations, product
+from itertools import combinations, product
 
 from vtoken_ref import events as ev
 from vtoken_ref.kv_hash import digest
 from vtoken_ref.machine import Machine, MachineConfig
 from vtoken_ref.planner import (
     Relocation,
+    RelocationStrategy,
     blocks_after,
     copy_on_write_moves,
     plan_relocation,
@@ -207,11 +208,12 @@ class Runtime:
 
     def shares(self, req_id: str) -> list[ev.Event]:
         """Cached blocks as the first ones of a request that has none, for any length of prefix."""
-        request, pool, block_size = self._request_without_blocks(req_id), self.machine.pool, self._block_size
-        if request is None:
+        request, pool, block_size = self.machine.requests.get(req_id), self.machine.pool, self._block_size
+        if request is None or request.block_ids or request.num_tokens or not pool.cached:
             return []
-        prompt, found = self.jobs[req_id].prompt, []
-        for num_tokens in range(1, min(len(prompt), request.num_known)):
+        prompt = self.jobs[req_id].prompt
+        found: list[ev.Event] = []
+        for num_tokens in range(1, min(len(prompt) + 1, request.num_known)):
             choices = [
                 self._holding(prompt[: min(last + block_size, num_tokens)])
                 for last in range(0, num_tokens, block_size)
@@ -219,7 +221,7 @@ class Runtime:
             for block_ids in product(*choices):
                 if not any(block_id in pool.fences for block_id in block_ids):
                     found.append(ev.Share(req_id, request.epoch, block_ids, prompt[:num_tokens]))
-        return list(found)
+        return found
 
     def _holding(self, vocab_ids: tuple[int, ...]) -> list[int]:
         """Return the cached blocks that hold the end of this prefix."""
@@ -270,16 +272,18 @@ class Runtime:
         most = min(known, job.num_tokens) - num_tokens
         return max(min(most, num_slots, machine.config.max_query if machine.is_async else most), 0)
 
-    def begins(self, req_ids: Sequence[str] | None = None) -> list[ev.Event]:
+    def begins(self) -> list[ev.Event]:
         """The scheduler decides a forward: any batch of requests with tokens to compute, one or all of them.
 
-        With async depth 0 a single token may also be announced to be written over a dead one.
+        With async depth 0 a single token may also be announced to be written over a dead one. With async
+        depth 1 a step without a request tells the worker of those that have ended.
         """
-        options = {req_id: self._reads(req_id) for req_id in (self.jobs if req_ids is None else req_ids)}
+        options = {req_id: self._reads(req_id) for req_id in self.jobs}
         ready = [req_id for req_id, reads in options.items() if reads]
+        smallest = 0 if self.machine.to_forget else 1
         return [
             ev.Forward(self.machine.last_step + 1, "begin", reads)
-            for size in range(1, len(ready) + 1)
+            for size in range(smallest, len(ready) + 1)
             for batch in combinations(ready, size)
             for reads in product(*(options[req_id] for req_id in batch))
         ]
@@ -333,9 +337,10 @@ class Runtime:
         may_recycle = machine.config.strategy in (None, "recycle") and read.num_query == 1
         if may_recycle and (is_announced or machine.is_async):
             choices += [[slot] for slot in recyclable_slots(machine, req_id)]
-        return [self._sync(req_id, worker, slots) for slots in choices]
+        return [self.sync(req_id, worker, slots) for slots in choices]
 
-    def _sync(self, req_id: str, worker: WorkerRequest, slots: Sequence[int]) -> ev.Event:
+    def sync(self, req_id: str, worker: WorkerRequest, slots: Sequence[int]) -> ev.Sync:
+        """Return the writing of the request's next tokens into these slots."""
         machine, job = self.machine, self.jobs[req_id]
         first = machine.num_tokens(req_id)
         is_pure = machine.num_live(req_id) == first
@@ -373,23 +378,36 @@ class Runtime:
     def reports(self) -> list[ev.Event]:
         """The worker is done with a step: its plans in place, late copies, and evictions that are due."""
         machine = self.machine
-        if machine.reported is None or machine.orphans:
+        if machine.reported is None or machine.orphans or not self.is_within_budgets():
             return []
-        for req_id, worker in machine.workers.items():
-            is_moved = worker.plan is not None and worker.plan.plan.strategy == "in_place"
-            is_decode = machine.num_tokens(req_id) >= worker.num_prompt_tokens
-            is_full = worker.budget is not None and machine.num_live(req_id) > worker.budget
-            if is_moved or (is_decode and is_full):
+        for worker in machine.workers.values():
+            if worker.plan is not None and worker.plan.plan.strategy == "in_place":
                 return []
+        return [self.report()]
+
+    def is_within_budgets(self) -> bool:
+        """Tell whether the worker has evicted what the next step may need evicted."""
+        machine = self.machine
+        for req_id, worker in machine.workers.items():
+            is_decode = machine.num_tokens(req_id) >= worker.num_prompt_tokens
+            if is_decode and worker.budget is not None and machine.num_live(req_id) > worker.budget:
+                return False
+        return True
+
+    def report(self) -> ev.Report:
+        """Return the report of the step in the worker's window: what has changed."""
+        machine = self.machine
         layouts = tuple(
             layout_of(machine, req_id, worker)
             for req_id, worker in machine.workers.items()
             if is_changed(machine, req_id, worker)
         )
-        return [ev.Report(machine.reported, layouts)]
+        return ev.Report(-1 if machine.reported is None else machine.reported, layouts)
 
     def delivers(self) -> list[ev.Event]:
-        """The scheduler takes the oldest report."""
+        """The scheduler takes the oldest report, after it has told what the one before has brought."""
+        if any(self.outputs(req_id) for req_id in self.jobs):
+            return []
         return [ev.Deliver(step) for step in list(self.machine.reports)[:1]]
 
     # The worker's tokens and plans.
@@ -413,24 +431,34 @@ class Runtime:
         worker = machine.workers.get(req_id)
         if worker is None or worker.plan is not None or req_id not in machine.table:
             return []
-        found: list[ev.Event] = []
+        return [
+            *(
+                self.plan(req_id, strategy, relocation)
+                for strategy, relocation in self.relocations(req_id, worker.leased)
+            ),
+            *self._copies_on_write(req_id, worker),
+        ]
+
+    def relocations(
+        self, req_id: str, leased_blocks: Sequence[int]
+    ) -> Iterator[tuple[RelocationStrategy, Relocation]]:
+        """Yield what the planner makes of a request by each strategy, with these destinations to be had."""
+        machine = self.machine
         for strategy in PLAN_STRATEGIES[machine.config.strategy]:
-            if strategy == "copy_on_write":
-                found += self._copies_on_write(req_id, worker)
+            if strategy == "copy_on_write" or req_id not in machine.table:
                 continue
             relocation = plan_relocation(
                 machine.table,
                 req_id,
                 strategy,
                 machine.pool.is_protected,
-                worker.leased,
+                leased_blocks,
                 self._max_source_blocks,
                 view=machine.config.view,
                 reserve=num_reserved_slots(machine, req_id),
             )
             if relocation is not None:
-                found.append(self.plan(req_id, strategy, relocation))
-        return found
+                yield strategy, relocation
 
     def _copies_on_write(self, req_id: str, worker: WorkerRequest) -> Iterator[ev.Event]:
         table, pool = self.machine.table, self.machine.pool
@@ -466,20 +494,11 @@ class Runtime:
         written = machine.table.written_blocks(req_id)
         if any(machine.pool.is_protected(b) and machine.table.live_in_block(req_id, b) for b in written):
             return True
-        if "out_of_place" not in PLAN_STRATEGIES[machine.config.strategy]:
-            return False
         taken = [-1 - index for index in range(num_blocks)]
-        relocation = plan_relocation(
-            machine.table,
-            req_id,
-            "out_of_place",
-            machine.pool.is_protected,
-            taken,
-            self._max_source_blocks,
-            view=machine.config.view,
-            reserve=num_reserved_slots(machine, req_id),
+        return any(
+            strategy == "out_of_place" and len(relocation.destination_blocks) == num_blocks
+            for strategy, relocation in self.relocations(req_id, taken)
         )
-        return relocation is not None and len(relocation.destination_blocks) == num_blocks
 
     def copies(self, req_id: str) -> list[ev.Event]:
         """One token more of the request's plan is at its destination."""
@@ -568,9 +587,6 @@ class Runtime:
         reclaim = self.machine.config.reclaim
         return None if reclaim is None else reclaim.max_source_blocks
 
-    def _request_without_blocks(self, req_id: str):  # type: ignore[no-untyped-def]
-        request = self.machine.requests.get(req_id)
-        return None if request is None or request.block_ids or request.num_tokens else request
 
 
 def _as_number(fingerprint: str | None) -> int:
@@ -580,5 +596,3 @@ def _as_number(fingerprint: str | None) -> int:
     except ValueError:
         return 0
 
-
-__all__ = ["Job", "Runtime", "content", "permutations"]

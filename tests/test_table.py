@@ -70,6 +70,57 @@ def test_a_dead_token_keeps_its_slot_until_it_is_reclaimed() -> None:
     check_refused(table, "unknown-token", lambda: table.slot("a", 1))
 
 
+def test_a_token_is_recycled_into_a_dead_slot() -> None:
+    table = table_of(5, [0, 1], evicted=(1, 3))
+    assert table.dead_slots("a") == [1, 3]
+    assert table.recycle_slot("a", 1) == 5
+    assert table.resident_tokens("a") == [0, 5, 2, 3, 4]
+    assert (table.length("a"), table.num_live("a"), table.live_in_block("a", 0)) == (5, 4, 3)
+    check_refused(table, "unknown-token", lambda: table.slot("a", 1))
+    for slot in (1, 0, 5, 40, -1):
+        check_refused(table, "recycle", lambda slot=slot: table.recycle_slot("a", slot))  # type: ignore[misc]
+
+
+def test_the_free_slots_of_a_partly_filled_block_in_the_middle_are_dead_slots() -> None:
+    table = table_of(6, [0, 1], evicted=(1, 2))
+    table.apply_moves("a", [Move(0, 0, 6)], [2, 1])
+    assert table.resident_tokens("a") == [0, HOLE, HOLE, 3, 4, 5]
+    assert table.dead_slots("a") == [7, 8]
+    assert table.recycle_slot("a", 8) == 6
+    assert table.resident_tokens("a") == [0, HOLE, 6, 3, 4, 5]
+
+
+def test_a_block_is_replaced_with_every_token_in_it_dead_or_live() -> None:
+    table = table_of(5, [0, 1], evicted=(3,))
+    table.replace_block("a", 1, 7)
+    assert table.block_ids("a") == [0, 7]
+    assert (table.slot("a", 3), table.slot("a", 4), table.live_in_block("a", 7)) == (21, 22, 1)
+    check_refused(table, "slot-outside", lambda: table.replace_block("a", 1, 8))
+    check_refused(table, "block-list-changed", lambda: table.replace_block("a", 7, 0))
+
+
+def test_a_live_slot_has_an_owner() -> None:
+    table = table_of(5, [0, 1], evicted=(3,))
+    assert [table.live_owner(slot) for slot in (0, 3, 4, 5, 9)] == [("a", 0), None, ("a", 4), None, None]
+
+
+def test_the_length_after_moves_is_told_without_making_them() -> None:
+    table = table_of(6, [0, 1], evicted=(1, 3, 4))
+    before = state_of(table)
+    assert table.length_after("a", [Move(2, 2, 1), Move(5, 5, 2)], [0]) == 3
+    assert state_of(table) == before
+
+
+def test_a_copy_of_the_table_is_equal_and_independent() -> None:
+    table = table_of(5, [0, 1], evicted=(3,))
+    other = table.copy()
+    assert state_of(other) == state_of(table)
+    before = state_of(table)
+    other.recycle_slot("a", 3)
+    other.sync_new_tokens("b", [4], 1)
+    assert state_of(table) == before
+
+
 def test_packing_in_place_frees_the_last_block() -> None:
     table = table_of(6, [0, 1], evicted=(1, 3, 4))
     table.apply_moves("a", [Move(2, 2, 1), Move(5, 5, 2)], [0])

@@ -143,7 +143,9 @@ class ToyRuntime:
                 head_dim=HEAD_DIM,
                 dtype="float32",
             ),
-            configuration=Configuration(strategy="in_place", theta_f="0", low_watermark=None, headroom=0),
+            configuration=Configuration(
+                strategy="in_place", theta_f="0", low_watermark=None, headroom=0, check_eligibility=True
+            ),
             view="packed",
             visibility="at_reclaim",
             policy="streaming_llm",

@@ -111,7 +111,8 @@ def agreement(state: State) -> list[str]:
     """I8: what the scheduler has given covers every token under way, whatever the worker does first.
 
     For each request the worker's blocks and those on their way to it have a slot for each resident
-    token and each token of the steps that have begun. When no message is under way, both agree.
+    token and each token of the steps that have begun. When no message is under way, the scheduler has what the
+    worker has told.
     """
     problems = []
     for req_id, request in state.requests.items():
@@ -128,9 +129,12 @@ def agreement(state: State) -> list[str]:
         needed = state.length(req_id) + (0 if is_recycled and not state.is_async else num_new)
         if needed > len(blocks) * state.config.block_size:
             problems.append(f"request {req_id} needs {needed} slots and has {len(blocks)} blocks")
-        if not state.steps and [*blocks, *request.new_blocks] != request.block_ids:
+        told_blocks, told_length = worker.block_ids, state.length(req_id)
+        if state.is_async:
+            told_blocks, told_length = worker.made_for, worker.told_length
+        if not state.steps and [*told_blocks, *request.new_blocks] != request.block_ids:
             problems.append(f"scheduler and worker do not agree on the blocks of request {req_id}")
-        if not state.steps and request.length != state.length(req_id):
+        if not state.steps and request.length != told_length:
             problems.append(f"scheduler and worker do not agree on the length of request {req_id}")
     return problems
 

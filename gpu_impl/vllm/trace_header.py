@@ -37,6 +37,7 @@ def header(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, settings: VT
             theta_f=str(settings.reclaim.theta_f),
             low_watermark=settings.reclaim.low_watermark,
             headroom=settings.reclaim.headroom,
+            check_eligibility=True,
         ),
         view="packed",
         visibility="at_reclaim",

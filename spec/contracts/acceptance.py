@@ -58,7 +58,9 @@ def accepted_sources_are_safe(first: int, second: int, is_packed: bool, is_prote
 def accepted_moves_out_of_place_are_safe(destination: int, first: RawMove, second: RawMove) -> bool:
     """Whatever two moves and destination a plan has, it is refused or it loses no token and pays."""
     assert 9 <= destination <= 11
-    assert all(2 <= token_id <= 5 and 4 <= src <= 7 and 19 <= dst <= 22 for token_id, src, dst in (first, second))
+    assert all(
+        2 <= token_id <= 5 and 4 <= src <= 7 and 19 <= dst <= 22 for token_id, src, dst in (first, second)
+    )
     return _accepts_only_safe("out_of_place", "indirect", destination, (Move(*first), Move(*second)))
 
 
@@ -72,7 +74,9 @@ def accepted_moves_in_place_are_safe(destination: int, move: RawMove) -> bool:
 def accepted_copies_on_write_are_safe(source: int, destination: int, first: RawMove, second: RawMove) -> bool:
     """Whatever copy on write is accepted, each token of the block keeps its offset in the leased one."""
     assert 2 <= source <= 4 and 9 <= destination <= 11
-    assert all(2 <= token_id <= 5 and 4 <= src <= 7 and 19 <= dst <= 22 for token_id, src, dst in (first, second))
+    assert all(
+        2 <= token_id <= 5 and 4 <= src <= 7 and 19 <= dst <= 22 for token_id, src, dst in (first, second)
+    )
     table = small_table(2, (4, 2, 3), (False, False, True, False, False, False))
     relocation = Relocation((source,), (destination,), (Move(*first), Move(*second)))
     try:

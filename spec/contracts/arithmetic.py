@@ -17,7 +17,8 @@ def num_blocks_for_is_the_least_that_hold(num_tokens: int, block_size: int) -> b
 def one_more_block_holds_one_block_more(num_tokens: int, block_size: int) -> bool:
     """A block's worth of tokens more needs exactly one block more."""
     assert num_tokens >= 0 and block_size >= 1
-    assert num_blocks_for(num_tokens + block_size, block_size) == num_blocks_for(num_tokens, block_size) + 1
+    num_blocks = num_blocks_for(num_tokens, block_size)
+    assert num_blocks_for(num_tokens + block_size, block_size) == num_blocks + 1
     return True
 
 

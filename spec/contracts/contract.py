@@ -1,4 +1,4 @@
-"""What a contract is: a function whose leading asserts are what it assumes and whose others what it states."""
+"""What a contract is: a function whose leading asserts say what it assumes, the others what it states."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 class Contract:
     """One statement about a pure part of the spec, for CrossHair to look for a call that breaks it.
 
-    CrossHair does not tell a contract that holds from one whose assumptions nothing meets. So each
-    function returns whether it came to what it states, and ``example`` is a call for which it must.
+    CrossHair takes every assert before the first other statement for an assumption, and does not tell a
+    contract that holds from one whose assumptions nothing meets. So each function returns whether it
+    came to what it states, ``example`` is a call for which it must, and tests/test_contracts.py has a
+    wrong version of the code for each contract that has to break it.
 
     Attributes:
         function: takes small values, builds what it needs, asserts.

@@ -1,7 +1,7 @@
 """Contracts of the plans that the spec makes: each keeps the contract of plans, pays, and loses no token."""
 
 from spec.contracts.contract import Contract
-from spec.contracts.small import Six, commit, holds_each_live_token_once, is_private, small_table
+from spec.contracts.small import Five, Six, commit, holds_each_live_token_once, is_private, small_table
 from vtoken_ref.events import View
 from vtoken_ref.planner import (
     Relocation,
@@ -9,7 +9,6 @@ from vtoken_ref.planner import (
     blocks_after,
     check_relocation,
     copy_on_write_moves,
-    open_block,
     plan_relocation,
     planned_moves,
     wholly_dead_blocks,
@@ -31,22 +30,25 @@ PLAN_RULES = (
 
 
 def packed_plan_in_place(is_dead: Six, reserve: int) -> bool:
-    """A packed plan in place keeps the contract, frees a block, leaves no hole and keeps the reserve."""
+    """A packed plan in place frees a block for every block of holes beyond the reserve, leaving no hole."""
     assert 0 <= reserve <= 2
     table = small_table(2, (4, 2, 3), is_dead)
     table.release_blocks("a", wholly_dead_blocks(table, "a", is_private))
+    num_holes = 2 * len(table.written_blocks("a")) - table.num_live("a")
     relocation = plan_relocation(table, "a", "in_place", is_private, view="packed", reserve=reserve)
     if relocation is None:
+        assert num_holes - reserve < 2
         return False
+    assert len(relocation.source_blocks) - len(relocation.destination_blocks) == (num_holes - reserve) // 2
     _check_and_commit(table, "in_place", relocation, "packed", reserve)
     assert table.length("a") == table.num_live("a")
     assert len(table.block_ids("a")) * 2 - table.length("a") >= reserve
     return True
 
 
-def packed_plan_out_of_place(is_dead: Six, has_two_leases: bool, has_protected: bool) -> bool:
+def packed_plan_out_of_place(is_dead: Five, has_two_leases: bool, has_protected: bool) -> bool:
     """A packed plan out of place needs no more than the leases and touches no protected block."""
-    assert len(is_dead) == 6
+    assert len(is_dead) == 5
     protected = 4 if has_protected else -1
     table = small_table(2, (4, 2, 3), is_dead)
     leased = LEASES if has_two_leases else LEASES[:1]
@@ -63,12 +65,12 @@ def indirect_plan_out_of_place(is_dead: Six, has_lease: bool, is_open: bool) -> 
     """The paper's plan keeps the contract, frees a block, and leaves alone where the next token goes."""
     assert len(is_dead) == 6
     table = small_table(2, (4, 2, 3), is_dead[:5] if is_open else is_dead)
-    next_block = open_block(table, "a")
+    next_slot = table.next_slots("a", (4, 2, 3, 9), 1)[0]
     leased = LEASES[:1] if has_lease else ()
     relocation = plan_relocation(table, "a", "out_of_place", is_private, leased, view="indirect")
     if relocation is None:
         return False
-    assert next_block not in relocation.source_blocks
+    assert next_slot // 2 not in relocation.source_blocks
     assert all(table.live_in_block("a", block_id) == 1 for block_id in relocation.source_blocks)
     _check_and_commit(table, "out_of_place", relocation, "indirect", 0)
     return True
@@ -108,7 +110,9 @@ def moves_fill_the_destinations_in_order(is_dead: Six, first: int, second: int) 
     return bool(moves)
 
 
-def a_commit_replaces_the_last_sources(is_source: tuple[bool, bool, bool, bool], num_destinations: int) -> bool:
+def a_commit_replaces_the_last_sources(
+    is_source: tuple[bool, bool, bool, bool], num_destinations: int
+) -> bool:
     """After a commit the list has the destinations in the places of the last sources, the rest in order."""
     assert 0 <= num_destinations < sum(is_source)
     sources = tuple(block_id for block_id, chosen in zip((7, 3, 5, 9), is_source, strict=True) if chosen)
@@ -136,7 +140,7 @@ def copy_on_write_takes_every_resident_token(
 
 def wholly_dead_blocks_are_all_that_can_go(is_dead: Six, protected: int) -> bool:
     """What is given up without a plan has no live token, and no written block without one is kept."""
-    assert protected in (4, 2, 3)
+    assert protected in (4, 3)
     table = small_table(2, (4, 2, 3, 9), is_dead)
     live = table.live_tokens("a")
     dead_blocks = wholly_dead_blocks(table, "a", lambda block_id: block_id == protected)
@@ -171,8 +175,8 @@ CONTRACTS = (
     ),
     Contract(
         packed_plan_out_of_place,
-        f"{_SIX}, 1 or 2 leases, first block protected or not",
-        ((False, False, True, False, False, True), 2, True),
+        "5 tokens in 3 blocks of 2, any of them dead, 1 or 2 leases, first block protected or not",
+        ((False, False, True, False, False), True, True),
         (*PLAN_RULES, Rule.PLAN_PACKED.id, Rule.PLAN_SHARED.id),
     ),
     Contract(
@@ -207,8 +211,8 @@ CONTRACTS = (
     ),
     Contract(
         wholly_dead_blocks_are_all_that_can_go,
-        f"{_SIX}, any one block protected",
-        ((False, False, True, True, False, False), 2),
+        f"{_SIX}, the first or the last block protected",
+        ((False, False, True, True, False, False), 3),
         (Rule.BLOCK_STILL_LIVE.id, "I1"),
     ),
 )

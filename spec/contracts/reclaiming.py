@@ -11,7 +11,7 @@ from vtoken_ref.rules import Rule
 
 def an_eligible_request_has_a_plan(is_dead: Six, quarters: int) -> bool:
     """Waste of an eligible request is above the threshold, and a block of it can come free."""
-    assert 0 <= quarters < 4
+    assert 0 <= quarters <= 2
     table = small_table(2, (4, 2, 3), is_dead)
     table.release_blocks("a", wholly_dead_blocks(table, "a", is_private))
     if not eligible(table, "a", ReclaimConfig(theta_f=Fraction(quarters, 4))):
@@ -41,7 +41,7 @@ def pressure_lasts_from_the_low_to_the_high_watermark(
 CONTRACTS = (
     Contract(
         an_eligible_request_has_a_plan,
-        "6 tokens in 3 blocks of 2, any of them dead, thresholds 0 to 3/4",
+        "6 tokens in 3 blocks of 2, any of them dead, thresholds 0, 1/4 and 1/2",
         ((False, True, False, True, False, False), 1),
         (Rule.NOT_ELIGIBLE.id, "I9"),
     ),

@@ -1,12 +1,10 @@
 """Contracts of the token table: an operation is refused and changes nothing, or keeps every live token."""
 
 from spec.contracts.contract import Contract
-from spec.contracts.small import holds_each_live_token_once, small_table
+from spec.contracts.small import Four, holds_each_live_token_once, small_table
 from vtoken_ref.events import Move
 from vtoken_ref.rules import Rule, VTokenError
 from vtoken_ref.table import TokenTable
-
-Four = tuple[bool, bool, bool, bool]
 
 
 def new_tokens_take_the_next_slots(num_tokens: int, num_new: int) -> bool:
@@ -61,7 +59,7 @@ def a_move_keeps_every_live_token_or_changes_nothing(
     is_dead: tuple[bool, bool, bool], token_id: int, src_slot: int, dst_slot: int
 ) -> bool:
     """One move, whatever it names, is refused and changes nothing or keeps each live token in one slot."""
-    assert -1 <= token_id <= 3 and 3 <= src_slot <= 10 and 3 <= dst_slot <= 10
+    assert 0 <= token_id <= 3 and 3 <= src_slot <= 9 and 3 <= dst_slot <= 9
     table = small_table(2, (4, 2), is_dead)
     live, slots = table.live_tokens("a"), table.slot_mapping("a")
     try:
@@ -129,7 +127,7 @@ CONTRACTS = (
     ),
     Contract(
         a_move_keeps_every_live_token_or_changes_nothing,
-        "3 tokens in 2 blocks of 2, any of them dead, any move in or next to these blocks",
+        "3 tokens in 2 blocks of 2, any of them dead, any move from and to slots 3 to 9",
         ((False, True, False), 2, 4, 9),
         (
             Rule.DEAD_MOVE.id,

@@ -7,6 +7,9 @@ from itertools import permutations
 from spec.runtime import Job
 from vtoken_ref.machine import MachineConfig
 
+Order = tuple[int, ...]
+"""Positions of the jobs, in the order in which they are looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
@@ -34,12 +37,12 @@ class Configuration:
     is_quick: bool = False
     is_tempted: bool = True
 
-    def symmetries(self) -> list[tuple[int, ...]]:
+    def symmetries(self) -> list[Order]:
         """Return the orders of the jobs that only rename them: same size, same tokens in common."""
         numbers = range(len(self.jobs))
         return [order for order in permutations(numbers) if self._is_symmetry(order)]
 
-    def _is_symmetry(self, order: tuple[int, ...]) -> bool:
+    def _is_symmetry(self, order: Order) -> bool:
         jobs = self.jobs
         return all(_shape(jobs[at]) == _shape(jobs[to]) for at, to in enumerate(order)) and all(
             num_common(jobs[at], jobs[other]) == num_common(jobs[to], jobs[order[other]])

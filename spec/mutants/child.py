@@ -7,7 +7,6 @@ first on ``PYTHONPATH``.
 import argparse
 import importlib
 import json
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -77,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,31 +7,38 @@ if it finds nothing wrong with the unchanged spec.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from types import TracebackType
 from typing import Any
 
-from spec.mutants import guards, seeded
-from spec.mutants.mutant import CONTROL, Mutant, changed_tree
+from spec.mutants import guards
+from spec.mutants.faults import FAULTS
+from spec.mutants.mutant import CONTROL, Mutant, StaleMutantError, changed_tree
 from spec.mutants.nursery import Nursery
 from spec.report import Check, Options, Progress, Section, Status
 
-SPEC_CHECKERS = ("probes", "cosimulation", "machines", "contracts", "explore")
-"""What runs on a changed ``vtoken_ref``, in the order in which it is tried."""
-MODEL_CHECKERS = ("proofs", "cosimulation")
-"""What runs on a change of the Z3 model."""
-GUARD_CHECKERS = ("probes", "machines", "explore")
-DEADLINE_S = 60.0
-"""Of one checker on one mutant."""
-PREFIX = {"seeded": "seeded.", "guard": "guards."}
+CHECKERS = ("probes", "cosimulation", "machines", "explore", "contracts", "proofs")
+"""The columns of the matrix, in the order in which they are asked."""
+DEADLINE_S = {"probes": 15.0, "cosimulation": 20.0, "machines": 20.0, "explore": 30.0}
+"""Of one checker on one mutant, for those that are done sooner than ``MAX_DEADLINE_S``."""
+MAX_DEADLINE_S = 60.0
+MATRIX_S = 600.0
+"""After so long a mutant that is killed already is not shown to further checkers."""
+
+FUNCTION_FILES = frozenset(
+    f"vtoken_ref/{name}.py"
+    for name in ("planner", "indirect_planner", "table", "reclaim", "protocol", "pool")
+)
+"""What CrossHair's contracts are about: functions, not the transition system."""
 
 
 @dataclass(slots=True)
 class Row:
-    """What the checkers said of one mutant: killed, survived, error or timeout."""
+    """What the checkers said of one mutant, a word each; ``is_cut`` if not all could be asked in time."""
 
     mutant: Mutant
     checkers: tuple[str, ...]
@@ -39,7 +46,7 @@ class Row:
     said: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    is_done: bool = False
+    is_cut: bool = False
 
     @property
     def killers(self) -> list[str]:
@@ -47,39 +54,63 @@ class Row:
         return [checker for checker, word in self.said.items() if word == "killed"]
 
 
+def covers() -> dict[str, tuple[str, ...]]:
+    """Return the names of the mutants, each with the ids of the rules that it breaks."""
+    seeded = {f"seeded.{fault.name}": tuple(rule.id for rule in fault.rules) for fault in FAULTS}
+    return seeded | {mutant.name: mutant.rules for mutant in guards.mutants()}
+
+
 def run(options: Options, progress: Progress) -> Section:
     """Run the mutants.
 
-    Of the seeded faults the whole matrix, of the guards the first checker that notices each removal.
-    Quick: of the seeded faults too only the first, and of the guards ``guards.sample``.
+    Of the seeded faults the whole matrix, as far as ``MATRIX_S`` goes; of the guards the first checker
+    that notices each removal. Quick: of the seeded faults too only the first, of the guards a sample.
     """
     removed = guards.mutants()
-    rows = [
-        *(Row(mutant, _checkers_of(mutant)) for mutant in seeded.mutants()),
-        *(
-            Row(mutant, GUARD_CHECKERS, is_guard=True)
-            for mutant in (guards.sample(removed) if options.quick else removed)
-        ),
+    faults, stale = _seeded()
+    rows = [Row(mutant, _checkers_of(mutant, options)) for mutant in faults]
+    rows += [
+        Row(mutant, _checkers_of(mutant, options), is_guard=True)
+        for mutant in (guards.sample(removed) if options.quick else removed)
     ]
     rows = [row for row in rows if options.wants(row.mutant.name)]
     with _Bench(options) as bench:
         bench.fill(rows, progress)
         controls = bench.control_checks()
-    return Section("mutants", (*controls, *map(_as_check, rows)), _figures(rows))
+    checks = (*controls, *(check for check in stale if options.wants(check.name)), *map(_as_check, rows))
+    return Section("mutants", checks, _figures(rows, len(checks) - len(controls)))
 
 
 def matrix_table(section: Section) -> str:
     """Return the kill matrix of the seeded faults as a Markdown table."""
     figures: Any = section.figures["matrix"]
     matrix: dict[str, dict[str, str]] = figures
-    columns = [name for name in (*SPEC_CHECKERS, "proofs") if any(name in said for said in matrix.values())]
-    lines = [
-        "| mutant | " + " | ".join(columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
+    columns = [name for name in CHECKERS if any(name in said for said in matrix.values())]
+    lines = [f"| mutant | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    lines += [
+        f"| {name} | {' | '.join(said.get(column, '') for column in columns)} |"
+        for name, said in matrix.items()
     ]
-    for name, said in matrix.items():
-        lines.append(f"| {name} | " + " | ".join(said.get(column, "") for column in columns) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _seeded() -> tuple[list[Mutant], list[Check]]:
+    """Return the seeded mutants, and a failed check for each one that does not fit the code any more."""
+    fitting, stale = [], []
+    for fault in FAULTS:
+        try:
+            fitting.append(fault.mutant())
+        except StaleMutantError as error:
+            stale.append(Check(f"seeded.{fault.name}", Status.REFUTED, str(error)))
+    return fitting, stale
+
+
+def _checkers_of(mutant: Mutant, options: Options) -> tuple[str, ...]:
+    if not mutant.path.startswith("vtoken_ref/"):
+        return ("cosimulation", "proofs")
+    has_contracts = mutant.path in FUNCTION_FILES and not options.quick
+    left_out = {"proofs"} if has_contracts else {"proofs", "contracts"}
+    return tuple(name for name in CHECKERS if name not in left_out)
 
 
 class _Bench:
@@ -87,33 +118,33 @@ class _Bench:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._until = None if options.deadline_s is None else time.monotonic() + options.deadline_s
+        self._begin = time.monotonic()
         self._idle: SimpleQueue[Nursery] = SimpleQueue()
         self._stack = ExitStack()
         self._controls: dict[str, dict[str, Any]] = {}
-        self._locks: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._locks = {checker: threading.Lock() for checker in CHECKERS}
+        self._is_stopped = False
 
     def __enter__(self) -> "_Bench":
         for _ in range(max(self._options.jobs, 1)):
             self._idle.put(self._stack.enter_context(Nursery()))
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     def fill(self, rows: Sequence[Row], progress: Progress) -> None:
-        """Ask the checkers about every row, as far as the time goes."""
-        num_done = 0
+        """Ask one checker after the other about every row, as far as the time goes."""
+        tasks = [(row, checker) for checker in CHECKERS for row in rows if checker in row.checkers]
         with ThreadPoolExecutor(max(self._options.jobs, 1)) as pool:
             try:
-                for row in pool.map(self._fill_row, rows):
-                    num_done += 1
-                    progress(row.mutant.name, num_done, len(rows))
+                for done, row in enumerate(pool.map(self._fill_cell, tasks), 1):
+                    progress(row.mutant.name, done, len(tasks))
             except BaseException:
-                self._until = time.monotonic()
+                self._is_stopped = True
                 self._stack.close()
-                pool.shutdown(cancel_futures=True)
                 raise
 
     def control_checks(self) -> list[Check]:
@@ -126,54 +157,54 @@ class _Bench:
         detail = f"{checker} on the unchanged spec: {_why(found)}"
         return Check(f"control.{checker}", status, detail, found.get("seconds", 0.0))
 
-    def _fill_row(self, row: Row) -> Row:
+    def _fill_cell(self, task: tuple[Row, str]) -> Row:
+        row, checker = task
+        if self._is_late():
+            row.is_cut = True
+            return row
+        if self._is_needless(row) or _word(self._control(checker), CONTROL) != "survived":
+            return row
         begin = time.monotonic()
-        with changed_tree(row.mutant) as folder:
-            for checker in row.checkers:
-                if self._is_late():
-                    return row
-                if _word(self._control(checker), CONTROL) != "survived":
-                    continue
-                found = self._ask(checker, folder, row)
-                row.said[checker] = _word(found, row.mutant)
-                row.why[checker] = _why(found)
-                if row.killers and (row.is_guard or self._options.quick):
-                    break
-        row.is_done = True
-        row.seconds = time.monotonic() - begin
+        found = self._ask(checker, row.mutant)
+        row.said[checker], row.why[checker] = _word(found, row.mutant), _why(found)
+        row.seconds += time.monotonic() - begin
         return row
 
-    def _ask(self, checker: str, folder: Any, row: Row) -> dict[str, Any]:
-        """Ask the checks that name the mutant's rules first: most often they are the ones to notice."""
-        nursery = self._idle.get()
-        try:
-            if checker == "probes" and row.mutant.codes:
-                found = nursery.check(checker, folder, row.mutant, DEADLINE_S, row.mutant.codes)
-                if _word(found, row.mutant) == "killed":
+    def _is_late(self) -> bool:
+        limit = self._options.deadline_s
+        return self._is_stopped or (limit is not None and time.monotonic() - self._begin > limit)
+
+    def _is_needless(self, row: Row) -> bool:
+        is_in_time = time.monotonic() - self._begin < MATRIX_S
+        wants_matrix = is_in_time and not row.is_guard and not self._options.quick
+        return bool(row.killers) and not wants_matrix
+
+    def _ask(self, checker: str, mutant: Mutant) -> dict[str, Any]:
+        """Ask the probes of the mutant's own rules before all: most often they are the ones to notice."""
+        deadline_s = DEADLINE_S.get(checker, MAX_DEADLINE_S)
+        with self._nursery() as nursery, changed_tree(mutant) as folder:
+            if checker == "probes" and mutant.codes:
+                only = tuple(f"{code}/" for code in mutant.codes)
+                found = nursery.check(checker, folder, mutant, deadline_s, only)
+                if _word(found, mutant) == "killed":
                     return found
-            return nursery.check(checker, folder, row.mutant, DEADLINE_S)
-        finally:
-            self._idle.put(nursery)
+            return nursery.check(checker, folder, mutant, deadline_s)
 
     def _control(self, checker: str) -> dict[str, Any]:
-        with self._lock:
-            lock = self._locks.setdefault(checker, threading.Lock())
-        with lock:
+        with self._locks[checker]:
             if checker not in self._controls:
-                with changed_tree(CONTROL) as folder:
-                    nursery = self._idle.get()
-                    try:
-                        self._controls[checker] = nursery.check(checker, folder, CONTROL, DEADLINE_S)
-                    finally:
-                        self._idle.put(nursery)
+                with self._nursery() as nursery, changed_tree(CONTROL) as folder:
+                    found = nursery.check(checker, folder, CONTROL, MAX_DEADLINE_S)
+                self._controls[checker] = found
         return self._controls[checker]
 
-    def _is_late(self) -> bool:
-        return self._until is not None and time.monotonic() >= self._until
-
-
-def _checkers_of(mutant: Mutant) -> tuple[str, ...]:
-    return SPEC_CHECKERS if mutant.path.startswith("vtoken_ref/") else MODEL_CHECKERS
+    @contextmanager
+    def _nursery(self) -> Iterator[Nursery]:
+        nursery = self._idle.get()
+        try:
+            yield nursery
+        finally:
+            self._idle.put(nursery)
 
 
 def _word(found: dict[str, Any], mutant: Mutant) -> str:
@@ -196,17 +227,16 @@ def _as_check(row: Row) -> Check:
     killers = row.killers
     if killers:
         status, words = Status.KILLED, f"by {', '.join(killers)}: {row.why[killers[0]]}"
-    elif row.is_done and row.said:
+    elif row.said and not row.is_cut:
         status, words = Status.SURVIVED, "; ".join(f"{name}: {why}" for name, why in row.why.items())
     else:
-        status, words = Status.UNKNOWN, "no checker was asked in time"
-    detail = f"{row.mutant.about}; {words}"
-    return Check(row.mutant.name, status, detail, row.seconds, row.mutant.rules)
+        status, words = Status.UNKNOWN, "not all checkers were asked, out of time"
+    return Check(row.mutant.name, status, f"{row.mutant.about}; {words}", row.seconds, row.mutant.rules)
 
 
-def _figures(rows: Sequence[Row]) -> dict[str, object]:
+def _figures(rows: Sequence[Row], total: int) -> dict[str, object]:
     return {
-        "total": len(rows),
+        "total": total,
         "killed": sum(bool(row.killers) for row in rows),
         "survivors": [row.mutant.name for row in rows if _as_check(row).status is Status.SURVIVED],
         "seeded": sum(not row.is_guard for row in rows),

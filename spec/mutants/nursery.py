@@ -1,10 +1,12 @@
 """Runs checkers on changed packages, each in a fork of a process that has imported nothing of the spec.
 
-A fork starts in milliseconds, and what was imported in one never shows in another.
+A fork starts in milliseconds, and what was imported in one never shows in another. The process compiles
+the spec beforehand, so that a fork compiles what has changed and nothing else.
 """
 
 import contextlib
 import importlib
+import importlib.machinery
 import json
 import os
 import resource
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 from spec.mutants import child
@@ -70,8 +72,31 @@ class Nursery:
                     stream.close()
 
 
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads modules; of two with the same text and name the second is not compiled again."""
+
+    compiled: dict[tuple[str, bytes], CodeType] = {}
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the code of a module."""
+        text = self.get_data(self.get_filename(fullname))
+        return self.compiled.get((fullname, text)) or super().get_code(fullname)
+
+
+def _compile_ahead() -> None:
+    for package in ("vtoken_ref", "spec"):
+        for path in ROOT.joinpath(package).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            with contextlib.suppress(SyntaxError):
+                text = path.read_bytes()
+                _Loader.compiled[name, text] = compile(text, str(path), "exec", dont_inherit=True)
+
+
 def serve() -> None:
     """Take orders from standard input until it ends."""
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda number, frame: sys.exit(0))
+    _compile_ahead()
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -87,8 +112,8 @@ def _in_fork(
     if not pid:
         os.close(reader)
         _prepare(folder)
-        with os.fdopen(writer, "w") as answer:
-            answer.write(child.check(checker, tuple(only), changed, text, deadline_s))
+        with os.fdopen(writer, "w") as pipe:
+            pipe.write(child.check(checker, tuple(only), changed, text, deadline_s))
         os._exit(0)
     os.close(writer)
     try:
@@ -106,6 +131,8 @@ def _in_fork(
 def _prepare(folder: str) -> None:
     """Make the changed package the one that is imported, here and in processes started from here."""
     os.setpgid(0, 0)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, signal.SIG_DFL)
     limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     memory = MAX_MEMORY_BYTES if limit == resource.RLIM_INFINITY else min(limit, MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (memory, limit))
@@ -114,6 +141,16 @@ def _prepare(folder: str) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] in ("spec", "vtoken_ref")]:
         del sys.modules[name]
     sys.path.insert(0, folder)
+    kinds = importlib.machinery
+    sys.path_hooks.insert(
+        0,
+        kinds.FileFinder.path_hook(
+            (kinds.ExtensionFileLoader, kinds.EXTENSION_SUFFIXES),
+            (_Loader, kinds.SOURCE_SUFFIXES),
+            (kinds.SourcelessFileLoader, kinds.BYTECODE_SUFFIXES),
+        ),
+    )
+    sys.path_importer_cache.clear()
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
 
 

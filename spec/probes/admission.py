@@ -7,7 +7,7 @@ from typing import Any
 from spec.probes import states
 from spec.probes.hand import Hand
 from spec.probes.probe import Probe, on_event
-from vtoken_ref.events import Alloc, Defer, Event, Evict, Free, Lease, Release
+from vtoken_ref.events import Abort, Alloc, Defer, Event, Evict, Free, Lease, Preempt, Release
 from vtoken_ref.reclaim import ReclaimConfig, parse_theta_f
 from vtoken_ref.rules import Rule
 
@@ -51,6 +51,7 @@ def _waiting() -> Iterator[Probe]:
         (_not_deferred, alloc),
         lambda h: Alloc("b", (3,)),
         lambda h: (Lease("a", 0, (8,)), Lease("b", 0, (9, 10)), alloc(h)),
+        lambda h: (Abort("a", 0), Preempt("b", 0), alloc(h)),
     )
     yield on_event(
         Rule.BACKPRESSURE,
@@ -95,9 +96,19 @@ def _deferred() -> Hand:
 
 def _deferring() -> Iterator[Probe]:
     yield on_event(
-        Rule.DEFER, "plan-in-flight", states.planned, lambda h: Defer("a", 0, 3), lambda h: (h.cancel("a"), Defer("a", 0, 3))
+        Rule.DEFER,
+        "plan-in-flight",
+        states.planned,
+        lambda h: Defer("a", 0, 3),
+        lambda h: (h.cancel("a"), Defer("a", 0, 3)),
     )
-    yield on_event(Rule.DEFER, "twice", _deferred, lambda h: Defer("a", 0, 2), (_not_deferred, lambda h: Defer("a", 0, 2)))
+    yield on_event(
+        Rule.DEFER,
+        "twice",
+        _deferred,
+        lambda h: Defer("a", 0, 2),
+        (_not_deferred, lambda h: Defer("a", 0, 2)),
+    )
     for num_blocks in (0, 1, 2, 4):
         yield on_event(
             Rule.DEFER,

@@ -6,7 +6,7 @@ from typing import Any
 
 from spec.probes import states
 from spec.probes.hand import Hand
-from spec.probes.probe import Make, Probe, on_event
+from spec.probes.probe import Make, Probe, State, on_event
 from vtoken_ref.events import Event, Evict, Lease, Move, Preempt, Release
 from vtoken_ref.rules import Rule
 
@@ -28,6 +28,10 @@ def _commit(hand: Hand) -> Event:
     return hand.commit("a")
 
 
+def _cancel(hand: Hand) -> Event:
+    return hand.cancel("a")
+
+
 def _release(hand: Hand) -> Event:
     return Release("a", 0, (0,))
 
@@ -37,10 +41,14 @@ def _with(make: Any, **changes: Any) -> Make:
 
 
 def _naming() -> Iterator[Probe]:
-    for state, make in ((states.planned, _copy), (states.copied, _commit), (states.planned, lambda h: h.cancel("a"))):
-        kind = make(state()).kind
-        yield on_event(Rule.UNKNOWN_PLAN, f"{kind}-other", state, _with(make, plan_id=2), make)
-        yield on_event(Rule.UNKNOWN_PLAN, f"{kind}-none", states.scattered, _planned_event(make, state), (state, make))
+    for case, state, make in (
+        ("copy", states.planned, _copy),
+        ("commit", states.copied, _commit),
+        ("cancel", states.planned, _cancel),
+    ):
+        yield on_event(Rule.UNKNOWN_PLAN, f"{case}-other", state, _with(make, plan_id=2), make)
+        elsewhere = _made_in(state, make)
+        yield on_event(Rule.UNKNOWN_PLAN, f"{case}-none", states.scattered, elsewhere, (state, make))
     yield on_event(
         Rule.UNKNOWN_PLAN,
         "late-other",
@@ -57,7 +65,8 @@ def _naming() -> Iterator[Probe]:
     )
 
 
-def _planned_event(make: Make, state: Any) -> Make:
+def _made_in(state: State, make: Make) -> Make:
+    """Return the event of another run."""
     return lambda hand: make(state())
 
 
@@ -79,7 +88,12 @@ def _copies() -> Iterator[Probe]:
     )
     for nbytes in (0, 15, 17):
         yield on_event(
-            Rule.COPY_BYTES, str(nbytes), _with_bytes, _with(_copy, nbytes=nbytes), _copy, (states.planned, _with(_copy, nbytes=nbytes))
+            Rule.COPY_BYTES,
+            str(nbytes),
+            _with_bytes,
+            _with(_copy, nbytes=nbytes),
+            _copy,
+            (states.planned, _with(_copy, nbytes=nbytes)),
         )
     yield on_event(
         Rule.COPY_ORDER,
@@ -119,7 +133,12 @@ def _over_reads() -> Iterator[Probe]:
         Rule.COPY_OVER_READ, "running", _moved_and_running, copy, lambda h: h.copy("a", 5), (_moved, copy)
     )
     yield on_event(
-        Rule.COPY_OVER_READ, "forgotten", _moved_and_forgotten, late, lambda h: h.late_copy("a", 0, 5), (_moved_and_ended, late)
+        Rule.COPY_OVER_READ,
+        "forgotten",
+        _moved_and_forgotten,
+        late,
+        lambda h: h.late_copy("a", 0, 5),
+        (_moved_and_ended, late),
     )
 
 
@@ -131,8 +150,13 @@ def _moved() -> Hand:
 
 
 def _moved_and_running() -> Hand:
+    """Return one in which a forward of a has begun meanwhile, by nobody's event: none is allowed."""
     hand = _moved()
-    return hand.apply(hand.begin(a=1))
+    worker = hand.machine.workers["a"]
+    worker.plan, plan = None, worker.plan
+    hand.apply(hand.begin(a=1))
+    worker.plan = plan
+    return hand
 
 
 def _moved_and_forgotten() -> Hand:
@@ -157,6 +181,9 @@ def _commits() -> Iterator[Probe]:
     yield refused(Rule.COMMIT_DIFFERS, "other-moves", moves=(Move(5, 5, 2),))
     yield refused(Rule.COMMIT_DIFFERS, "no-blocks", block_ids=())
     yield refused(Rule.COMMIT_DIFFERS, "old-blocks", block_ids=(0, 1))
+    yield on_event(
+        Rule.COMMIT_DIFFERS, "order", _all_packed, lambda h: replace(h.commit("a"), block_ids=(1, 0)), _commit
+    )
     yield refused(Rule.LENGTH_MISMATCH, "commit-old", length=6)
     yield refused(Rule.LENGTH_MISMATCH, "commit-short", length=1)
     yield refused(Rule.KV_BEFORE, "other", digest_before="0" * 32)
@@ -165,7 +192,7 @@ def _commits() -> Iterator[Probe]:
         Rule.KV_CHANGED,
         "overwritten",
         _spoiled,
-        _commit,
+        _made_in(states.copied_out, _commit),
         (states.copied_out, _commit),
     )
     yield on_event(
@@ -175,6 +202,12 @@ def _commits() -> Iterator[Probe]:
         lambda h: replace(h.commit("b"), length=8),
         lambda h: h.commit("b"),
     )
+
+
+def _all_packed() -> Hand:
+    """Return a run in which the tokens of three blocks of a have moved into two."""
+    hand = _chained()
+    return hand.apply(hand.copy("a"))
 
 
 def _spoiled() -> Hand:
@@ -194,25 +227,28 @@ def _copied_on_write() -> Hand:
 
 
 def _cancels() -> Iterator[Probe]:
-    def cancel(hand: Hand) -> Event:
-        return hand.cancel("a")
-
+    yield on_event(Rule.CANCEL_OVERWRITTEN, "half-moved", _half_packed, _cancel, (_chained, _cancel))
     yield on_event(
         Rule.CANCEL_OVERWRITTEN,
         "moved",
         states.copied,
-        cancel,
-        (states.planned, cancel),
-        (states.copied_out, cancel),
+        _cancel,
+        (states.planned, _cancel),
+        (states.copied_out, _cancel),
         (_orphaned, lambda h: h.late_cancel("a", 0)),
         (_orphaned_in_place, lambda h: h.late_cancel("a", 0)),
     )
 
 
+def _half_packed() -> Hand:
+    """Return a run in which the first of six moves in place is done."""
+    hand = _chained()
+    return hand.apply(hand.copy("a", 3))
+
+
 def _orphaned_in_place() -> Hand:
     """Return a run in which a was preempted while it was packed in place, half done."""
-    hand = _chained()
-    return hand.apply(hand.copy("a", 3), Preempt("a", 0))
+    return _half_packed().apply(Preempt("a", 0))
 
 
 # What is given up.
@@ -222,7 +258,9 @@ def _releases() -> Iterator[Probe]:
     def nothing(hand: Hand) -> Event:
         return Release("a", 0, ())
 
-    yield on_event(Rule.BLOCK_STILL_LIVE, "release-live", states.running, _release, (states.dead_block, _release))
+    yield on_event(
+        Rule.BLOCK_STILL_LIVE, "release-live", states.running, _release, (states.dead_block, _release)
+    )
     yield on_event(
         Rule.BLOCK_STILL_LIVE,
         "release-source",
@@ -238,7 +276,12 @@ def _releases() -> Iterator[Probe]:
         lambda h: Release("a", 0, (9,)),
     )
     yield on_event(
-        Rule.LAYOUT_DURING_FORWARD, "release-read", _dead_in_forward, _release, lambda h: Release("a", 0, (8,)), nothing
+        Rule.LAYOUT_DURING_FORWARD,
+        "release-read",
+        _dead_in_forward,
+        _release,
+        lambda h: Release("a", 0, (8,)),
+        nothing,
     )
     yield on_event(
         Rule.LAYOUT_DURING_FORWARD,

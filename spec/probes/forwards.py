@@ -80,7 +80,11 @@ def _begins() -> Iterator[Probe]:
     yield refused(Rule.STALE_EPOCH, "later", _first(_begin, epoch=1))
     yield refused(Rule.STALE_EPOCH, "earlier", _first(_begin, epoch=-1))
     yield on_event(
-        Rule.STEP_ORDER, "begin-in-flight", states.decoding, lambda h: h.begin(), (states.running, lambda h: h.begin())
+        Rule.STEP_ORDER,
+        "begin-in-flight",
+        states.decoding,
+        lambda h: h.begin(),
+        (states.running, lambda h: h.begin()),
     )
     yield on_event(
         Rule.BUDGET_EXCEEDED,
@@ -132,10 +136,20 @@ def _copied_on_write() -> Hand:
 
 def _begins_during_plans() -> Iterator[Probe]:
     yield on_event(
-        Rule.FORWARD_DURING_PLAN, "packed", states.copied, _begin, (states.committed, _begin), lambda h: h.begin(b=1)
+        Rule.FORWARD_DURING_PLAN,
+        "packed",
+        states.copied,
+        _begin,
+        (states.committed, _begin),
+        lambda h: h.begin(b=1),
     )
+    yield on_event(Rule.FORWARD_DURING_PLAN, "packed-new-block", _planned_full, _begin, (_full, _begin))
     yield on_event(
-        Rule.FORWARD_DURING_PLAN, "packed-new-block", _planned_full, _begin, (_full, _begin)
+        Rule.FORWARD_DURING_PLAN,
+        "indirect-in-place",
+        _planned_in_place,
+        _begin,
+        (states.indirect_planned, _begin),
     )
     yield on_event(
         Rule.FORWARD_DURING_PLAN, "indirect-written", _end_planned, _begin, (states.indirect_planned, _begin)
@@ -149,8 +163,14 @@ def _full() -> Hand:
 
 
 def _planned_full() -> Hand:
-    hand = _full()
-    return hand.apply(hand.plan("a"))
+    hand = _full().apply(Lease("a", 0, (8,)))
+    return hand.apply(hand.plan("a", "out_of_place", (8,)))
+
+
+def _planned_in_place() -> Hand:
+    """Return an indirect run in which blocks 0 and 1 are packed in place, and 2 will be written."""
+    hand = states.indirect()
+    return hand.apply(hand.plan_of("a", (0, 1), (0,), "in_place"))
 
 
 def _end_planned() -> Hand:
@@ -184,9 +204,15 @@ def _syncs() -> Iterator[Probe]:
         "one-more",
         states.in_forward,
         lambda h: h.sync("a", 7),
-        lambda h: (h.sync("a", 4),),
+        lambda h: h.sync("a", 4),
     )
-    yield on_event(Rule.SYNC_OUTSIDE_FORWARD, "written", states.written, lambda h: h.sync("a", 1), lambda h: h.sync("a", 0))
+    yield on_event(
+        Rule.SYNC_OUTSIDE_FORWARD,
+        "written",
+        states.written,
+        lambda h: h.sync("a", 1),
+        lambda h: h.sync("a", 0),
+    )
     yield refused(Rule.TOKEN_IDS, "later", first_token_id=1)
     yield refused(Rule.TOKEN_IDS, "below", first_token_id=-1)
     yield refused(Rule.TOKEN_IDS, "slots", slots=(0,))
@@ -194,9 +220,7 @@ def _syncs() -> Iterator[Probe]:
     yield refused(Rule.TOKEN_IDS, "vocab-ids", vocab_ids=(0, 1, 2, 3, 4))
     yield refused(Rule.TRACE_FIELD, "digit", fingerprints=(*("0" * 16,) * 5, "0" * 15 + "g"))
     yield refused(Rule.TRACE_FIELD, "short", fingerprints=("0" * 15,) * 6)
-    yield on_event(
-        Rule.TOKEN_DIFFERS, "sync-output", states.decoding, _with(_sync, vocab_ids=(71,)), _sync
-    )
+    yield on_event(Rule.TOKEN_DIFFERS, "sync-output", states.decoding, _with(_sync, vocab_ids=(71,)), _sync)
     yield on_event(
         Rule.TOKEN_DIFFERS,
         "sync-prompt-again",
@@ -204,9 +228,7 @@ def _syncs() -> Iterator[Probe]:
         lambda h: replace(h.sync("a"), vocab_ids=(0, 1, 9, 3, 4, 5)),
         _sync,
     )
-    yield on_event(
-        Rule.TOKEN_DIFFERS, "sync-not-sampled", _two_of_one, _sync, lambda h: h.sync("a", 1)
-    )
+    yield on_event(Rule.TOKEN_DIFFERS, "sync-not-sampled", _two_of_one, _sync, lambda h: h.sync("a", 1))
 
 
 def _only_b() -> Hand:
@@ -262,41 +284,73 @@ def _recycled() -> Iterator[Probe]:
         (lambda: _scattered("recycle"), _recycle),
     )
     yield on_event(
-        Rule.LENGTH_MISMATCH, "recycle-ahead", states.settled, _recycle, _begin
+        Rule.LENGTH_MISMATCH, "recycle-longer", _scattered, _first(_begin, length=8), _recycle, _begin
     )
+    yield on_event(Rule.LENGTH_MISMATCH, "recycle-ahead", _settled_with_dead, _recycle, _begin)
     yield on_event(
         Rule.SLOT_MISMATCH,
         "recycle-unannounced",
-        lambda: _scattered().apply(_begin(_scattered())),
+        _appending,
         lambda h: h.sync("a", slots=(1,)),
         _sync,
         (_recycling, lambda h: h.sync("a", slots=(1,))),
     )
     yield on_event(
-        Rule.SLOT_OCCUPIED, "recycle-live", _recycling, lambda h: h.sync("a", slots=(0,)), lambda h: h.sync("a", slots=(2,))
+        Rule.SLOT_OCCUPIED,
+        "recycle-live",
+        _recycling,
+        lambda h: h.sync("a", slots=(0,)),
+        lambda h: h.sync("a", slots=(2,)),
     )
     yield on_event(
-        Rule.SLOT_MISMATCH, "recycle-unwritten", _recycling, lambda h: h.sync("a", slots=(7,)), lambda h: h.sync("a", slots=(2,))
+        Rule.SLOT_MISMATCH,
+        "recycle-unwritten",
+        _recycling,
+        lambda h: h.sync("a", slots=(7,)),
+        lambda h: h.sync("a", slots=(2,)),
     )
     yield on_event(
         Rule.LENGTH_MISMATCH,
         "recycle-announced",
-        _appended_instead,
-        _end,
-        (_recycled_end, _end),
+        _recycling,
+        _sync,
+        lambda h: h.sync("a", slots=(1,)),
     )
     yield on_event(
-        Rule.RECYCLE, "cached", _recycling_cached, lambda h: h.sync("a", slots=(1,)), lambda h: h.sync("a", slots=(8,))
+        Rule.RECYCLE,
+        "cached",
+        _recycling_cached,
+        lambda h: h.sync("a", slots=(1,)),
+        lambda h: h.sync("a", slots=(8,)),
     )
     yield on_event(
-        Rule.RECYCLE, "planned", _recycling_planned, lambda h: h.sync("a", slots=(1,)), lambda h: h.sync("a", slots=(8,))
+        Rule.RECYCLE,
+        "planned",
+        _recycling_planned,
+        lambda h: h.sync("a", slots=(1,)),
+        lambda h: h.sync("a", slots=(8,)),
     )
     yield on_event(
-        Rule.SLOT_MISMATCH,
+        Rule.BLOCK_LIST_SHORT,
         "recycle-full",
         _recycling_full,
         lambda h: h.sync("a", slots=(12,)),
         lambda h: h.sync("a", slots=(1,)),
+    )
+    yield on_event(
+        Rule.SLOT_MISMATCH,
+        "recycle-strategy-ahead",
+        lambda: _running_ahead("in_place"),
+        lambda h: h.sync("a", slots=(1,)),
+        _sync,
+        (lambda: _running_ahead("recycle"), lambda h: h.sync("a", slots=(1,))),
+    )
+    yield on_event(
+        Rule.SLOT_MISMATCH,
+        "recycle-first-of-two-ahead",
+        _two_running_ahead,
+        lambda h: h.sync("a", slots=(1,)),
+        lambda h: h.sync("a", 1),
     )
     yield on_event(
         Rule.SLOT_MISMATCH,
@@ -324,15 +378,9 @@ def _recycling() -> Hand:
     return hand.apply(_recycle(hand))
 
 
-def _appended_instead() -> Hand:
-    """Return a run in which the token was appended, though it was to be written over a dead one."""
-    hand = _recycling()
-    return hand.apply(hand.sync("a"))
-
-
-def _recycled_end() -> Hand:
-    hand = _recycling()
-    return hand.apply(hand.sync("a", slots=(1,)))
+def _appending() -> Hand:
+    hand = _scattered()
+    return hand.apply(_begin(hand))
 
 
 def _recycling_cached() -> Hand:
@@ -354,9 +402,15 @@ def _recycling_full() -> Hand:
     return hand.apply(_recycle(hand))
 
 
-def _running_ahead() -> Hand:
-    """Return a run with async depth 1 in which tokens of a are dead and a forward computes one."""
-    hand = states.in_window().apply(Evict("a", 0, (1, 2))).hand_over()
+def _settled_with_dead(strategy: Strategy | None = None) -> Hand:
+    """Return a run with async depth 1 in which tokens of a are dead and no step is under way."""
+    hand = Hand(async_depth=1, max_query=8, strategy=strategy).admit("a", 6, 0, 1).forward(a=6)
+    return hand.apply(Evict("a", 0, (1, 2))).hand_over()
+
+
+def _running_ahead(strategy: Strategy | None = None) -> Hand:
+    """Return one in which a forward computes one token."""
+    hand = _settled_with_dead(strategy)
     hand.apply(hand.begin(a=1))
     return hand.apply(hand.start())
 
@@ -375,7 +429,11 @@ def _ends() -> Iterator[Probe]:
         return on_event(rule, f"end-{case}", states.written, forbidden, _end)
 
     yield on_event(
-        Rule.STEP_ORDER, "end-none", states.running, lambda h: Forward(1, "end", ()), (_empty, lambda h: h.end())
+        Rule.STEP_ORDER,
+        "end-none",
+        states.running,
+        lambda h: Forward(1, "end", ()),
+        (_empty, lambda h: h.end()),
     )
     yield refused(Rule.STEP_ORDER, "other-step", _with(_end, step=1))
     yield refused(Rule.STEP_ORDER, "nobody", _with(_end, reads=()))
@@ -386,20 +444,20 @@ def _ends() -> Iterator[Probe]:
     yield refused(Rule.LENGTH_MISMATCH, "num-query", _first(_end, num_query=5))
     yield refused(Rule.KV_VISIBLE, "none", _first(_end, digest=""))
     yield refused(Rule.KV_VISIBLE, "other", _first(_end, digest="0" * 32))
-    yield on_event(
-        Rule.STEP_ORDER, "end-aborted", _aborted_written, _first(_end, epoch=7), _end
-    )
+    yield on_event(Rule.STEP_ORDER, "end-aborted", _aborted_written, _first(_end, epoch=7), _end)
     yield on_event(Rule.LENGTH_MISMATCH, "end-unwritten", states.in_forward, _end, (states.written, _end))
     yield on_event(
         Rule.LENGTH_MISMATCH,
         "end-half",
         _half_written,
         _end,
-        lambda h: (h.sync("a"),),
+        lambda h: h.sync("a"),
     )
+    yield on_event(Rule.LENGTH_MISMATCH, "end-half-ahead", _half_written_ahead, _end, (_written_ahead, _end))
     yield on_event(
-        Rule.KV_VISIBLE, "changed", _spoiled, _end, (states.written, _end)
+        Rule.LENGTH_MISMATCH, "end-after-commit", _committed_in_forward, _first(_end, num_query=2), _end
     )
+    yield on_event(Rule.KV_VISIBLE, "changed", _spoiled, _end, (states.written, _end))
     yield on_event(
         Rule.KV_VISIBLE,
         "dead-token",
@@ -407,9 +465,7 @@ def _ends() -> Iterator[Probe]:
         lambda h: _first(_end, digest=_packed_digest())(h),
         _end,
     )
-    yield on_event(
-        Rule.LENGTH_MISMATCH, "end-indirect", _indirect_written, _first(_end, length=10), _end
-    )
+    yield on_event(Rule.LENGTH_MISMATCH, "end-indirect", _indirect_written, _first(_end, length=10), _end)
 
 
 def _empty() -> Hand:
@@ -425,6 +481,23 @@ def _aborted_written() -> Hand:
 def _half_written() -> Hand:
     hand = states.in_forward()
     return hand.apply(hand.sync("a", 4))
+
+
+def _committed_in_forward() -> Hand:
+    """Return an indirect run in which a plan committed while a forward of its request was running."""
+    hand = states.indirect_planned().write(a=1)
+    hand.apply(hand.copy("a"))
+    return hand.apply(hand.commit("a"))
+
+
+def _half_written_ahead() -> Hand:
+    hand = states.started()
+    return hand.apply(hand.sync("a", 4))
+
+
+def _written_ahead() -> Hand:
+    hand = states.started()
+    return hand.apply(hand.sync("a"))
 
 
 def _spoiled() -> Hand:
@@ -469,6 +542,12 @@ def _outputs() -> Iterator[Probe]:
         Rule.OUTPUT_UNKNOWN,
         "preempted",
         lambda: states.written().apply(Preempt("a", 0)),
+        lambda h: replace(_computed().output("a"), epoch=1),
+    )
+    yield refused(
+        Rule.OUTPUT_UNKNOWN,
+        "of-last-epoch",
+        lambda: _computed().apply(Preempt("a", 0)),
         lambda h: replace(_computed().output("a"), epoch=1),
     )
     yield refused(

@@ -1,6 +1,6 @@
 """Makes, from the state, the events that a correct runtime would emit; a probe then changes one of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,7 +120,9 @@ class Hand:
     def end(self) -> ev.Forward:
         """Return the end of the running forward, with what it has read."""
         step = next(step for step, forward in self.machine.forwards.items() if forward.is_started)
-        return ev.Forward(step, "end", tuple(map(self._read_back, self.machine.forwards[step].reads.values())))
+        return ev.Forward(
+            step, "end", tuple(map(self._read_back, self.machine.forwards[step].reads.values()))
+        )
 
     def _read_back(self, begun: ev.Read) -> ev.Read:
         machine = self.machine
@@ -129,9 +131,14 @@ class Hand:
         tokens = machine.visible_tokens(begun.req_id)
         return begun._replace(length=len(tokens), digest=self._digest(begun.req_id, tokens))
 
-    def _digest(self, req_id: str, token_ids: Iterable[int]) -> str:
-        table, memory = self.machine.table, self.machine.memory
-        return digest((token, int(memory[table.slot(req_id, token)], 16)) for token in token_ids)
+    def _digest(self, req_id: str, token_ids: Sequence[int], moved: dict[int, int] | None = None) -> str:
+        """Return the digest of tokens as they are in memory, at their slots or where they were ``moved``."""
+        slots = {token_id: self.machine.table.slot(req_id, token_id) for token_id in token_ids} | (
+            moved or {}
+        )
+        return digest(
+            (token_id, int(self.machine.memory.get(slots[token_id], "0"), 16)) for token_id in token_ids
+        )
 
     def evict(self, req_id: str, *token_ids: int) -> ev.Evict:
         """Return an eviction in the worker's epoch."""
@@ -188,20 +195,27 @@ class Hand:
         return ev.Copy(req_id, plan.epoch, plan.plan_id, moved, 16 * len(moved))
 
     def commit(self, req_id: str) -> ev.Commit:
-        """Return the commit of the plan in flight."""
+        """Return the commit of the plan in flight.
+
+        In place the digest before is of what was read before the copies, which may have overwritten it.
+        """
         plan, table = self.flight(req_id), self.machine.table.copy()
         blocks = blocks_after(
             self.machine.workers[req_id].block_ids, plan.source_blocks, plan.destination_blocks
         )
         live = table.live_tokens(req_id)
         before = self._digest(req_id, live)
+        moved = {move.token_id: move.dst_slot for move in plan.moves}
+        after = self._digest(req_id, live, moved)
+        if plan.strategy == "in_place":
+            before = after
         if plan.strategy != "copy_on_write":
             listed = table.block_ids(req_id)
             table.apply_moves(
                 req_id, plan.moves, blocks_after(listed, plan.source_blocks, plan.destination_blocks)
             )
         length = table.length(req_id)
-        return ev.Commit(req_id, plan.epoch, plan.plan_id, plan.moves, tuple(blocks), length, before, before)
+        return ev.Commit(req_id, plan.epoch, plan.plan_id, plan.moves, tuple(blocks), length, before, after)
 
     def cancel(self, req_id: str) -> ev.Cancel:
         """Return the end of the plan in flight without a commit."""

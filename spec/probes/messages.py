@@ -62,10 +62,18 @@ def _with(make: Any, **changes: Any) -> Make:
 
 def _steps() -> Iterator[Probe]:
     yield on_event(
-        Rule.MESSAGE_ORDER, "report-depth-0", states.running, lambda h: Report(1, ()), (states.in_window, lambda h: h.report())
+        Rule.MESSAGE_ORDER,
+        "report-depth-0",
+        states.running,
+        lambda h: Report(1, ()),
+        (states.in_window, lambda h: h.report()),
     )
     yield on_event(
-        Rule.MESSAGE_ORDER, "deliver-depth-0", states.running, lambda h: Deliver(1), (states.reported, _deliver)
+        Rule.MESSAGE_ORDER,
+        "deliver-depth-0",
+        states.running,
+        lambda h: Deliver(1),
+        (states.reported, _deliver),
     )
     yield on_event(
         Rule.MESSAGE_ORDER,
@@ -74,8 +82,17 @@ def _steps() -> Iterator[Probe]:
         lambda h: Forward(0, "start", h.begin().reads),
         (states.begun, _start),
     )
-    yield on_event(Rule.STEP_ORDER, "begin-two-ahead", states.two_ahead, _begin, (states.in_window, _begin), (states.reported, _begin))
-    yield on_event(Rule.STEP_ORDER, "end-not-started", states.begun, _end_of_begun, (_written, lambda h: h.end()))
+    yield on_event(
+        Rule.STEP_ORDER,
+        "begin-two-ahead",
+        states.two_ahead,
+        _begin,
+        (states.in_window, _begin),
+        (states.reported, _begin),
+    )
+    yield on_event(
+        Rule.STEP_ORDER, "end-not-started", states.begun, _end_of_begun, (_written, lambda h: h.end())
+    )
     yield on_event(
         Rule.TAIL_CAPACITY,
         "begin",
@@ -85,7 +102,11 @@ def _steps() -> Iterator[Probe]:
         (_two_blocks, lambda h: h.begin(a=3)),
     )
     yield on_event(
-        Rule.STEP_ORDER, "end-run-undelivered", _ended_undelivered, lambda h: h.end_of_run(), (_ended_delivered, lambda h: h.end_of_run())
+        Rule.STEP_ORDER,
+        "end-run-undelivered",
+        _ended_undelivered,
+        lambda h: h.end_of_run(),
+        (_ended_delivered, lambda h: h.end_of_run()),
     )
     yield on_event(
         Rule.TOKEN_DIFFERS, "sync-two-ahead", _two_unsampled, lambda h: h.sync("a"), lambda h: h.sync("a", 1)
@@ -150,13 +171,21 @@ def _written_and_reported() -> Hand:
 
 
 def _starts() -> Iterator[Probe]:
-    yield on_event(Rule.MESSAGE_ORDER, "start-none", states.ahead, lambda h: Forward(0, "start", ()), (states.begun, _start))
     yield on_event(
-        Rule.MESSAGE_ORDER, "start-again", states.started, lambda h: _start(states.begun()), (states.begun, _start)
+        Rule.MESSAGE_ORDER,
+        "start-none",
+        states.ahead,
+        lambda h: Forward(0, "start", ()),
+        (states.begun, _start),
     )
     yield on_event(
-        Rule.MESSAGE_ORDER, "start-running", _second_begun, _start, (_second_alone, _start)
+        Rule.MESSAGE_ORDER,
+        "start-again",
+        states.started,
+        lambda h: _start(states.begun()),
+        (states.begun, _start),
     )
+    yield on_event(Rule.MESSAGE_ORDER, "start-running", _second_begun, _start, (_second_alone, _start))
     yield on_event(
         Rule.MESSAGE_ORDER, "start-in-window", states.two_ahead, _start, lambda h: (h.report(), h.start())
     )
@@ -249,9 +278,7 @@ def _window() -> Iterator[Probe]:
                 (states.in_window, make),
                 (states.running, make),
             )
-    yield on_event(
-        Rule.WORKER_IDLE, "plan", _sparse_settled, _plan_ahead, (_sparse_window, _plan_ahead)
-    )
+    yield on_event(Rule.WORKER_IDLE, "plan", _sparse_settled, _plan_ahead, (_sparse_window, _plan_ahead))
 
 
 def _sparse_window() -> Hand:
@@ -271,10 +298,26 @@ def _plan_ahead(hand: Hand) -> Event:
 
 
 def _reports() -> Iterator[Probe]:
-    yield on_event(Rule.MESSAGE_ORDER, "report-none", states.settled, lambda h: Report(0, ()), (states.in_window, lambda h: h.report()))
-    yield on_event(Rule.MESSAGE_ORDER, "report-running", _written, lambda h: Report(0, ()), (states.in_window, lambda h: h.report()))
     yield on_event(
-        Rule.MESSAGE_ORDER, "report-other", states.in_window, lambda h: replace(h.report(), step=1), lambda h: h.report()
+        Rule.MESSAGE_ORDER,
+        "report-none",
+        states.settled,
+        lambda h: Report(0, ()),
+        (states.in_window, lambda h: h.report()),
+    )
+    yield on_event(
+        Rule.MESSAGE_ORDER,
+        "report-running",
+        _written,
+        lambda h: Report(0, ()),
+        (states.in_window, lambda h: h.report()),
+    )
+    yield on_event(
+        Rule.MESSAGE_ORDER,
+        "report-other",
+        states.in_window,
+        lambda h: replace(h.report(), step=1),
+        lambda h: h.report(),
     )
     yield on_event(
         Rule.PLAN_UNFINISHED,
@@ -386,9 +429,7 @@ def _deliveries() -> Iterator[Probe]:
     yield on_event(
         Rule.MESSAGE_ORDER, "deliver-early", states.in_window, _deliver, lambda h: (h.report(), Deliver(0))
     )
-    yield on_event(
-        Rule.MESSAGE_ORDER, "deliver-again", states.settled, _deliver, (states.reported, _deliver)
-    )
+    yield on_event(Rule.MESSAGE_ORDER, "deliver-again", states.settled, _deliver, (states.reported, _deliver))
     yield on_event(
         Rule.MESSAGE_ORDER,
         "deliver-other-first",
@@ -404,7 +445,7 @@ def _deliveries() -> Iterator[Probe]:
             partial(_damaged, field=field, value=value),
             _deliver,
             (_reported_in_full, _deliver),
-            (_relocated_and_begun, _deliver),
+            (_relocated_and_begun, lambda h: Deliver(2)),
             (_relocated_and_forgotten, _deliver),
         )
     made = {"other": (1, 0), "longer": (0, 1, 2, 3)}
@@ -484,10 +525,18 @@ def _reserves() -> Iterator[Probe]:
         (_three_live_and_spare, plan),
     )
     yield on_event(
-        Rule.NOT_HELD, "release-unknown-ahead", states.leased_ahead, lambda h: Release("a", 0, (11,)), lambda h: Release("a", 0, (9,))
+        Rule.NOT_HELD,
+        "release-unknown-ahead",
+        states.leased_ahead,
+        lambda h: Release("a", 0, (11,)),
+        lambda h: Release("a", 0, (9,)),
     )
     yield on_event(
-        Rule.NOT_HELD, "release-twice-ahead", states.leased_ahead, lambda h: Release("a", 0, (9, 9)), lambda h: Release("a", 0, (9,))
+        Rule.NOT_HELD,
+        "release-twice-ahead",
+        states.leased_ahead,
+        lambda h: Release("a", 0, (9, 9)),
+        lambda h: Release("a", 0, (9,)),
     )
     yield on_event(
         Rule.NOT_HELD,
@@ -532,8 +581,8 @@ def _fences() -> Iterator[Probe]:
         Rule.FENCE,
         "given-up",
         lambda: _relocated_and_begun().apply(Deliver(2)),
-        lambda h: Free((0,)),
-        (_next_delivered, lambda h: Free((0,))),
+        lambda h: Free((1,)),
+        (_next_delivered, lambda h: Free((1,))),
     )
     yield on_event(
         Rule.FENCE,

@@ -62,7 +62,18 @@ def _packed() -> Iterator[Probe]:
     yield refused(Rule.SLOT_USED_TWICE, "plan-token", moves=(Move(5, 5, 1), Move(5, 5, 1)))
     yield refused(Rule.SLOT_USED_TWICE, "plan-place", _out, moves=(Move(0, 0, 32), Move(5, 5, 32)))
     yield on_event(
-        Rule.PLAN_DESTINATIONS, "packed-too-many", states.sparse, _with(_in_place, destination_blocks=(0, 1)), _in_place
+        Rule.PLAN_DESTINATIONS,
+        "packed-too-many",
+        states.sparse,
+        _with(_in_place, destination_blocks=(0, 1)),
+        _in_place,
+    )
+    yield on_event(
+        Rule.PLAN_DESTINATIONS,
+        "packed-too-many-leased",
+        lambda: states.sparse().apply(Lease("a", 0, (8, 9))),
+        _with(_out, destination_blocks=(8, 9)),
+        _out,
     )
     yield on_event(
         Rule.PLAN_DESTINATIONS,
@@ -79,13 +90,28 @@ def _packed() -> Iterator[Probe]:
         lambda h: h.plan("a", "out_of_place", (8, 9)),
     )
     yield on_event(
-        Rule.PLAN_PACKED, "middle", states.holed, lambda h: h.plan_of("a", (0, 1), (0, 1), "in_place"), _in_place
+        Rule.PLAN_DESTINATIONS,
+        "packed-half-leased",
+        _two_needed,
+        lambda h: h.plan_of("a", (0, 1, 2), (8, 7)),
+        lambda h: h.plan_of("a", (0, 1, 2), (8, 9)),
+    )
+    yield on_event(
+        Rule.PLAN_PACKED,
+        "middle",
+        states.holed,
+        lambda h: h.plan_of("a", (0, 1), (0, 1), "in_place"),
+        _in_place,
     )
     yield on_event(
         Rule.PLAN_PACKED, "gap", states.holed, lambda h: h.plan_of("a", (0, 2), (0, 2), "in_place"), _in_place
     )
     yield on_event(
-        Rule.PLAN_SOURCES, "packed-dead", _dead_end, lambda h: h.plan_of("a", (1, 2), (1,), "in_place"), (states.holed, _in_place)
+        Rule.PLAN_SOURCES,
+        "packed-dead",
+        _dead_end,
+        lambda h: h.plan_of("a", (1, 2), (1,), "in_place"),
+        (states.holed, _in_place),
     )
 
 
@@ -142,7 +168,9 @@ def _protected() -> Iterator[Probe]:
     def plan(hand: Hand) -> Event:
         return hand.plan_of("a", (0, 1, 2), (0,), "in_place")
 
-    yield on_event(Rule.PLAN_SHARED, "cached", _sparse(states.cached), plan, lambda h: (Uncache((0, 1)), plan(h)))
+    yield on_event(
+        Rule.PLAN_SHARED, "cached", _sparse(states.cached), plan, lambda h: (Uncache((0, 1)), plan(h))
+    )
     yield on_event(
         Rule.PLAN_SHARED,
         "shared",
@@ -228,9 +256,7 @@ def _when() -> Iterator[Probe]:
     }
     for strategy, (plan, legal) in forbidden.items():
         yield on_event(Rule.PLAN_STRATEGY, strategy, _scattered_for(strategy), plan, *legal)
-    yield on_event(
-        Rule.LAYOUT_DURING_FORWARD, "plan-packed", _full_block_running, _out, (_full_block, _out)
-    )
+    yield on_event(Rule.LAYOUT_DURING_FORWARD, "plan-packed", _full_block_running, _out, (_full_block, _out))
     yield on_event(
         Rule.LAYOUT_DURING_FORWARD,
         "plan-in-place",

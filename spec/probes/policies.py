@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from spec.probes.probe import Call, Probe
+from vtoken_ref.policies.streaming_llm import StreamingLLM
 from vtoken_ref.policy import RequestView, ask
 from vtoken_ref.rules import Rule
 
@@ -29,7 +30,7 @@ class _Answers:
 def probes() -> Iterator[Probe]:
     """Yield the probes of this area."""
     right = _asks((0, 2))
-    for case, answer in {
+    wrong: dict[str, Any] = {
         "dead": (0, 3),
         "protected": (0, 1),
         "twice": (2, 2),
@@ -37,7 +38,8 @@ def probes() -> Iterator[Probe]:
         "bool": (0, True),
         "float": (0, 2.0),
         "text": ("0", "2"),
-    }.items():
+    }
+    for case, answer in wrong.items():
         yield Probe(f"policy-victims/{case}", Rule.POLICY_VICTIMS, object, _asks(answer), (right,))
     for case, answer in {"fewer": (0,), "none": (), "more": (0, 2, 4)}.items():
         yield Probe(f"policy-count/{case}", Rule.POLICY_COUNT, object, _asks(answer), (right,))
@@ -48,6 +50,13 @@ def probes() -> Iterator[Probe]:
         object,
         _asks((), view=fewer),
         (_asks((2,), view=fewer),),
+    )
+    yield Probe(
+        "ValueError/num-sinks",
+        ValueError,
+        object,
+        lambda _: partial(StreamingLLM, -1),
+        (lambda _: partial(StreamingLLM, 0),),
     )
     yield Probe("policy-raised/not-iterable", Rule.POLICY_RAISED, object, _asks(None), (right,))
     yield Probe(

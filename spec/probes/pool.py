@@ -160,11 +160,13 @@ def _taking_by_events() -> Iterator[Probe]:
         lambda h: Release("b", 0, (8,)),
         lambda h: Release("a", 0, (8,)),
     )
+    yield on_event(Rule.NOT_FENCED, "held", states.ended, lambda h: Free((0, 3)), lambda h: Free((0, 1, 2)))
     yield on_event(
-        Rule.NOT_FENCED, "held", states.ended, lambda h: Free((0, 3)), lambda h: Free((0, 1, 2))
-    )
-    yield on_event(
-        Rule.FENCE, "aborted", states.aborted_in_forward, lambda h: Free((0,)), (_forward_over, lambda h: Free((0, 1)))
+        Rule.FENCE,
+        "aborted",
+        states.aborted_in_forward,
+        lambda h: Free((0,)),
+        (_forward_over, lambda h: Free((0, 1))),
     )
     yield on_event(
         Rule.FENCE,

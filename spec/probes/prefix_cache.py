@@ -7,7 +7,7 @@ from typing import Any
 from spec.probes import states
 from spec.probes.hand import Hand
 from spec.probes.probe import Make, Probe, State, on_event
-from vtoken_ref.events import Abort, Alloc, Cache, Event, Evict, Free, Lease, Preempt, Share, Uncache
+from vtoken_ref.events import Abort, Alloc, Cache, Event, Evict, Free, Lease, Preempt, Release, Share, Uncache
 from vtoken_ref.rules import Rule
 
 
@@ -80,7 +80,9 @@ def _caching_while() -> Iterator[Probe]:
         lambda h: (h.cancel("a"), _first_block(h)),
     )
     yield on_event(Rule.CACHE_BUSY, "running", states.decoding, _first_block, (states.running, _first_block))
-    yield on_event(Rule.CACHE_BUSY, "undelivered", states.reported, _first_block, (states.settled, _first_block))
+    yield on_event(
+        Rule.CACHE_BUSY, "undelivered", states.reported, _first_block, (states.settled, _first_block)
+    )
     yield on_event(
         Rule.CACHE_BUSY,
         "leased-ahead",
@@ -116,6 +118,7 @@ def _sharing() -> Iterator[Probe]:
         return on_event(rule, f"share-{case}", state, forbidden, (states.cached, _share), *twins)
 
     yield refused(Rule.SHARE_PREFIX, "not-first", _share, lambda: states.cached().apply(Alloc("b", (4,))))
+    yield refused(Rule.SHARE_PREFIX, "not-first-tokens", _share, _first_tokens_gone)
     yield refused(Rule.SHARE_PREFIX, "too-few-blocks", _with(block_ids=(0,)))
     yield refused(Rule.SHARE_PREFIX, "too-many-blocks", lambda h: h.share("b", (0, 1), 4))
     yield refused(Rule.SHARE_PREFIX, "nothing", lambda h: Share("b", 0, (), ()))
@@ -129,7 +132,13 @@ def _sharing() -> Iterator[Probe]:
         )
     yield refused(Rule.SHARE_PREFIX, "other-token", _with(vocab_ids=(0, 1, 2, 3, 4, 5, 6, 99)))
     yield refused(Rule.SHARE_PREFIX, "other-first-token", _with(vocab_ids=(99, 1, 2, 3, 4, 5, 6, 7)))
-    yield refused(Rule.SHARE_PREFIX, "other-place", lambda h: Share("b", 0, (1,), (0, 1, 2, 3)), states.cached, lambda h: h.share("b", (0,), 4))
+    yield refused(
+        Rule.SHARE_PREFIX,
+        "other-place",
+        lambda h: Share("b", 0, (1,), (0, 1, 2, 3)),
+        states.cached,
+        lambda h: h.share("b", (0,), 4),
+    )
     yield on_event(Rule.SHARE_PREFIX, "share-known", _other_prompt, _share, (_same_prompt, _share))
     yield on_event(
         Rule.SHARE_PREFIX,
@@ -156,13 +165,12 @@ def _sharing() -> Iterator[Probe]:
         (_cached_and_held, _share),
         lambda h: h.share("b", (0,), 4),
     )
-    yield on_event(
-        Rule.NOT_CACHED,
-        "given-out",
-        lambda: states.cached().apply(Abort("a", 0), Free((0, 1, 2)), Alloc("b", (0,)), Preempt("b", 0)),
-        lambda h: Share("b", 1, (0, 1), tuple(range(8))),
-        (states.cached, _share),
-    )
+
+
+def _first_tokens_gone() -> Hand:
+    """Return a run in which b has computed four tokens, and has given up the block that held them."""
+    hand = states.cached().apply(Alloc("b", (4,))).forward(b=4)
+    return hand.apply(Evict("b", 0, (0, 1, 2, 3)), Release("b", 0, (4,)))
 
 
 def _with_uncached(hand: Hand) -> Event:

@@ -6,6 +6,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from spec.probes.consistency import problems_of
 from spec.probes.hand import Hand
 from vtoken_ref import events as ev
 from vtoken_ref.rules import Rule, VTokenError
@@ -13,6 +14,10 @@ from vtoken_ref.rules import Rule, VTokenError
 Call = Callable[[], object]
 NOT_STATE = frozenset({"resident_entries"})
 """Attributes that only keep what can be made anew."""
+
+
+class Differs(Exception):
+    """What a legal event has done is not what it must do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class Probe:
         name: unique; begins with the code of the rule.
         error: the rule that is broken; outside of the rules, the exception.
         prepare: makes a state, by legal events only.
-        forbidden: gives, in that state, the call that must be refused.
+        forbidden: gives, in that state, the call that must be refused; None where only an effect of what
+            is allowed is looked at.
         legal: give, in that state, calls that differ in as little as possible and must be accepted.
 
     """
@@ -31,7 +37,7 @@ class Probe:
     name: str
     error: Rule | type[Exception]
     prepare: Callable[[], Any]
-    forbidden: Callable[[Any], Call]
+    forbidden: Callable[[Any], Call] | None
     legal: tuple[Callable[[Any], Call], ...]
 
 
@@ -39,21 +45,32 @@ def problem_of(probe: Probe) -> str:
     """Run a probe; return what is wrong, empty when all is as it must be."""
     try:
         subject = probe.prepare()
-        call = probe.forbidden(subject)
+        call = None if probe.forbidden is None else probe.forbidden(subject)
     except Exception as error:
         return f"the state cannot be made: {_named(error)}"
-    before = freeze(subject)
-    problem = _refusal_problem(probe, call)
-    if problem:
-        return problem
-    if freeze(subject) != before:
-        return "it is refused, and yet something has changed"
+    if call is not None:
+        before = freeze(subject)
+        problem = _refusal_problem(probe, call)
+        if problem:
+            return problem
+        if freeze(subject) != before:
+            return "it is refused, and yet something has changed"
     for index, legal in enumerate(probe.legal):
-        try:
-            legal(probe.prepare() if index else subject)()
-        except Exception as error:
-            return f"its legal twin {index} is refused: {_named(error)}"
+        problem = _acceptance_problem(probe.prepare() if index else subject, legal)
+        if problem:
+            return f"its legal twin {index}: {problem}"
     return ""
+
+
+def _acceptance_problem(subject: Any, legal: Callable[[Any], Call]) -> str:
+    try:
+        result = legal(subject)()
+        broken = problems_of(result.machine) if isinstance(result, Hand) else []
+    except Differs as error:
+        return str(error)
+    except Exception as error:
+        return f"it is refused: {_named(error)}"
+    return f"after it, {broken[0]}" if broken else ""
 
 
 def _refusal_problem(probe: Probe, call: Call) -> str:
@@ -126,6 +143,20 @@ def _apply(hand: Hand, make: Make) -> Call:
     made = make(hand)
     events = made if isinstance(made, tuple) else (made,)
     return lambda: hand.apply(*events)
+
+
+def on_effect(
+    rule: Rule, case: str, state: Callable[[], Any], ask: Callable[[Any], object], expected: object
+) -> Probe:
+    """Return the probe of what has become of a state: the answer must be as expected."""
+
+    def compare(subject: Any) -> Any:
+        answer = ask(subject)
+        if answer != expected:
+            raise Differs(f"it comes to {answer}, not {expected}")
+        return subject
+
+    return Probe(f"{rule.code}/{case}", rule, state, None, (lambda subject: lambda: compare(subject),))
 
 
 # Probes of one method.

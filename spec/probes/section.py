@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from spec.probes import (
     admission,
     copies,
+    effects,
     forwards,
     messages,
     plans,
     policies,
-    prefix_cache,
     pool,
+    prefix_cache,
     requests,
     table,
 )
@@ -19,7 +20,7 @@ from spec.probes.probe import Probe, problem_of
 from spec.report import Check, Options, Progress, Section, Status
 from vtoken_ref.rules import Rule
 
-AREAS = (requests, pool, table, plans, copies, forwards, prefix_cache, admission, policies, messages)
+AREAS = (requests, pool, table, plans, copies, forwards, prefix_cache, admission, policies, messages, effects)
 
 
 def all_probes() -> Iterator[Probe]:

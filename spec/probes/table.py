@@ -15,7 +15,13 @@ def probes() -> Iterator[Probe]:
     yield from _evicting()
     yield from _moving()
     yield from _replacing()
-    yield Probe("ValueError/block-size", ValueError, object, lambda _: lambda: TokenTable(0), (lambda _: lambda: TokenTable(1),))
+    yield Probe(
+        "ValueError/block-size",
+        ValueError,
+        object,
+        lambda _: lambda: TokenTable(0),
+        (lambda _: lambda: TokenTable(1),),
+    )
 
 
 def _table() -> TokenTable:
@@ -30,6 +36,13 @@ def _table() -> TokenTable:
     for token_id in (1, 2, 6):
         table.evict_token("a", token_id)
     table.evict_token("b", 3)
+    return table
+
+
+def _all_dead_of_b() -> TokenTable:
+    """Return that table after the last token of b, in block 3, died."""
+    table = _table()
+    table.evict_token("b", 4)
     return table
 
 
@@ -73,13 +86,22 @@ def _growing() -> Iterator[Probe]:
     name = "sync_new_tokens"
     grown = (name, "a", [0, 1, 2], 11)
     yield _on(Rule.LENGTH_SHRANK, "sync", (name, "a", [0, 1, 2], 9), (name, "a", [0, 1, 2], 10))
-    for case, blocks in {"other": [0, 2, 1], "shorter": [0, 1], "twice": [0, 1, 2, 2], "below": [0, 1, 2, -1]}.items():
+    for case, blocks in {
+        "other": [0, 2, 1],
+        "shorter": [0, 1],
+        "twice": [0, 1, 2, 2],
+        "below": [0, 1, 2, -1],
+    }.items():
         yield _on(Rule.BLOCK_LIST_CHANGED, f"sync-{case}", (name, "a", blocks, 10), grown)
     yield _on(Rule.BLOCK_LIST_CHANGED, "sync-below-first", (name, "c", [-1], 1), (name, "c", [], 0))
     yield _on(Rule.BLOCK_LIST_SHORT, "sync", (name, "a", [0, 1, 2], 13), (name, "a", [0, 1, 2, 7], 13))
     yield _on(Rule.BLOCK_LIST_SHORT, "sync-full", (name, "a", [0, 1, 2], 13), (name, "a", [0, 1, 2], 12))
     yield _on(Rule.SLOT_OCCUPIED, "sync-other", (name, "b", [0, 3, 1], 10), (name, "b", [0, 3, 7], 10))
     yield _on(Rule.SLOT_OCCUPIED, "sync-new", (name, "c", [3], 1), (name, "c", [0], 3))
+    dead = (name, "c", [0], 4)
+    yield on_method(
+        Rule.SLOT_OCCUPIED, "table-sync-dead", _all_dead_of_b, (name, "c", [1], 1), dead, (name, "c", [3], 1)
+    )
 
 
 def _evicting() -> Iterator[Probe]:
@@ -118,7 +140,11 @@ def _moving() -> Iterator[Probe]:
         ("apply_moves", "a", (Move(4, 4, 9), Move(9, 9, 4))),
     )
     yield on_method(
-        Rule.BLOCK_STILL_LIVE, "table-holes", _with_hole, ("release_blocks", "a", [0]), ("release_blocks", "a", [1])
+        Rule.BLOCK_STILL_LIVE,
+        "table-holes",
+        _with_hole,
+        ("release_blocks", "a", [0]),
+        ("release_blocks", "a", [1]),
     )
 
 

@@ -4,7 +4,7 @@ A state found there satisfies the formulas as they stand, quantifiers and all, s
 stay inside. So it is a witness of the unbounded formulas too; that none is found says nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
@@ -27,11 +27,20 @@ class Universe:
             for sort, size in sizes.items()
         }
 
+        self._restricted: dict[int, tuple[Formula, list[Formula]]] = {}
+
     def restrict(self, formulas: Iterable[Formula]) -> list[Formula]:
         """Return formulas without quantifiers that are true where the given ones are, in this universe."""
-        expanded = [self._expand(formula) for formula in formulas]
         distinct = [z3.Distinct(*members) for members in self.elements.values() if len(members) > 1]
-        return [*expanded, *distinct, *self._closed(expanded)]
+        return [*distinct, *(it for formula in formulas for it in self._restrict(formula))]
+
+    def _restrict(self, formula: Formula) -> list[Formula]:
+        key = formula.get_id()
+        if key not in self._restricted:
+            expanded = self._expand(formula)
+            # The formula is kept, since the id of one that is gone is given to another.
+            self._restricted[key] = formula, [expanded, *self._closed(expanded)]
+        return self._restricted[key][1]
 
     def _expand(self, formula: Formula) -> Formula:
         if not _has_quantifier(formula):
@@ -47,10 +56,10 @@ class Universe:
             return z3.And(*instances) if formula.is_forall() else z3.Or(*instances)
         return formula.decl()(*(self._expand(child) for child in formula.children()))
 
-    def _closed(self, formulas: Sequence[Formula]) -> list[Formula]:
+    def _closed(self, formula: Formula) -> list[Formula]:
         """Return that the value of each term is one of the listed elements of its sort."""
         closed = []
-        for term in _terms(formulas):
+        for term in _terms(formula):
             members = self.elements.get(str(term.sort()))
             is_free = term.decl().kind() == z3.Z3_OP_UNINTERPRETED
             if members is not None and is_free and not any(term.eq(member) for member in members):
@@ -72,9 +81,9 @@ def _has_quantifier(formula: Formula) -> bool:
     return False
 
 
-def _terms(formulas: Iterable[Formula]) -> list[Any]:
+def _terms(formula: Formula) -> list[Any]:
     seen: dict[int, Any] = {}
-    todo = list(formulas)
+    todo = [formula]
     while todo:
         term = todo.pop()
         if term.get_id() not in seen:

@@ -11,7 +11,7 @@ Source: paper 3.5.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import z3  # type: ignore[import-untyped,unused-ignore]
 
@@ -20,6 +20,17 @@ from spec.report import Check, Options, Progress, Status
 
 Formula = Any
 """A Z3 formula; Z3 has no types of its own for a type checker."""
+
+
+class Named(NamedTuple):
+    """A term under a name that holds the values of other terms, e.g. ``copied({}, {})``."""
+
+    name: str
+    term: Formula
+    arguments: tuple[Formula, ...]
+
+
+Shown = Mapping[str, Formula] | Callable[[], Mapping[str, Formula]]
 
 TIMEOUT_S = 30.0
 """Of one question to the solver."""
@@ -38,7 +49,10 @@ class Proof:
             counterexample can name them.
         assumptions: by name, what it follows from.
         bounds: in words, what the proof is limited to; empty when it is unbounded.
-        shown: by name, the terms whose values make a counterexample readable.
+        shown: by name, the terms whose values make a counterexample readable, or what returns them;
+            a ``Named`` term brings a name of its own.
+        example: what else is true of the state that is to satisfy the assumptions, so that it is no
+            empty one; None for nothing.
         universe: the finite universe in which a state is searched for where the solver cannot tell;
             None to take the solver's word alone.
 
@@ -49,7 +63,8 @@ class Proof:
     goal: Formula
     assumptions: Mapping[str, Formula] = field(default_factory=dict)
     bounds: str = ""
-    shown: Mapping[str, Formula] = field(default_factory=dict)
+    shown: Shown = field(default_factory=dict)
+    example: Formula | None = None
     universe: Universe | None = None
 
 
@@ -75,10 +90,11 @@ class Prover:
 
     def _judge(self, proof: Proof, spent: "_Spent") -> tuple[Status, str]:
         assumed = tuple(proof.assumptions.values())
+        wanted = assumed if proof.example is None else (*assumed, proof.example)
         answer, text = self._refute(proof, assumed, spent)
         if answer == z3.sat:
             return Status.REFUTED, text
-        possible, reason = self._is_possible(assumed, proof.universe, spent)
+        possible, reason = self._is_possible(wanted, proof.universe, spent)
         if possible == z3.unsat:
             return Status.VACUOUS, "no state satisfies the assumptions"
         if answer == z3.unknown:
@@ -100,25 +116,23 @@ class Prover:
         return answer, found
 
     def _is_possible(
-        self, assumed: tuple[Formula, ...], universe: Universe | None, spent: "_Spent"
+        self, wanted: tuple[Formula, ...], universe: Universe | None, spent: "_Spent"
     ) -> tuple[Any, str]:
-        """Tell whether some state satisfies the assumptions."""
-        key = tuple(formula.get_id() for formula in assumed)
+        """Tell whether some state satisfies all these."""
+        key = tuple(formula.get_id() for formula in wanted)
         if key in self.satisfiable:
             return z3.sat, ""
         answer, reason = z3.unknown, ""
         if universe is not None:
-            answer, reason = self._ask(universe.restrict(assumed), {}, spent)
+            answer, reason = self._ask(universe.restrict(wanted), {}, spent)
         if answer != z3.sat:
-            answer, reason = self._ask(assumed, {}, spent)
+            answer, reason = self._ask(wanted, {}, spent)
         if answer == z3.sat:
             # Kept, since the ids of formulas that are gone are given to others.
-            self.satisfiable[key] = assumed
+            self.satisfiable[key] = wanted
         return answer, reason
 
-    def _ask(
-        self, formulas: Sequence[Formula], shown: Mapping[str, Formula], spent: "_Spent"
-    ) -> tuple[Any, str]:
+    def _ask(self, formulas: Sequence[Formula], shown: Shown, spent: "_Spent") -> tuple[Any, str]:
         """Ask the solver, in a context of its own: what was asked before must not matter."""
         context = z3.Context()
         solver = z3.Solver(ctx=context)
@@ -164,14 +178,20 @@ def _rlimit(solver: Any) -> int:
     return int(dict(statistics[index] for index in range(len(statistics))).get("rlimit count", 0))
 
 
-def _described(model: Any, shown: Mapping[str, Formula], context: Any) -> str:
+def _described(model: Any, shown: Shown, context: Any) -> str:
     """Return the named values in a model, short: elements of a sort are numbered as they appear."""
     name_of = _names()
-    values = [
-        (name, name_of(model.eval(term.translate(context), model_completion=True)))
-        for name, term in shown.items()
-    ]
-    return ", ".join(f"{name} = {value}" for name, value in values)
+
+    def value(term: Formula) -> str:
+        return name_of(model.eval(term.translate(context), model_completion=True))
+
+    told: dict[str, str] = {}
+    for name, term in (shown() if callable(shown) else shown).items():
+        if isinstance(term, Named):
+            told[term.name.format(*map(value, term.arguments))] = value(term.term)
+        else:
+            told[name] = value(term)
+    return ", ".join(f"{name} = {text}" for name, text in told.items())
 
 
 def _names() -> Callable[[Any], str]:

@@ -10,7 +10,7 @@ Source: paper 3.2, 3.3.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import z3  # type: ignore[import-untyped,unused-ignore]
@@ -50,17 +50,19 @@ class State:
     Memory:
         memory: what a slot holds.
     Plans:
+        has_plan: the request has a plan in flight, ``plan_of``.
         in_flight: neither committed nor cancelled, nor, of a dead epoch, wholly copied.
         owner, plan_epoch: whose plan it is. ``in_place``, ``copy_on_write``: its strategy, or else
             out of place.
         source, destination: its blocks.
         moving, copied: its tokens. ``source_block`` and ``source_offset``, ``target_block`` and
-            ``target_offset``: a token's slots.
+            ``target_offset``: a token's slots; ``moved_to``: the token that moves to a slot.
         paid_by, gained: ghost; a source for each destination, and one more source.
     Forwards:
         running: begun and not ended. ``in_forward``: it computes tokens of the request.
-        will_write: it has still to write the token, to ``write_block`` and ``write_offset``.
-        zombie_write: it has still to write the slot, for a request that is gone.
+        will_write: it has still to write the slot for the request, with ``written_token``.
+        will_recycle: it has still to write a token of the request over a dead one.
+        zombie_write: it has still to write the slot, for an epoch that is over.
 
     """
 
@@ -92,6 +94,8 @@ class State:
 
     memory: Function
 
+    has_plan: Function
+    plan_of: Function
     in_flight: Function
     owner: Function
     plan_epoch: Function
@@ -105,14 +109,15 @@ class State:
     source_offset: Function
     target_block: Function
     target_offset: Function
+    moved_to: Function
     paid_by: Function
     gained: Function
 
     running: Function
     in_forward: Function
     will_write: Function
-    write_block: Function
-    write_offset: Function
+    written_token: Function
+    will_recycle: Function
     zombie_write: Function
 
     # What follows from these.
@@ -121,10 +126,6 @@ class State:
         """A plan is of the present epoch of a request that is alive."""
         owner = self.owner(flight)
         return z3.And(self.alive(owner), self.plan_epoch(flight) == self.epoch(owner))
-
-    def active(self, flight: Term) -> Formula:
-        """A plan is in flight and may commit."""
-        return z3.And(self.in_flight(flight), self.present(flight))
 
     def orphan(self, flight: Term) -> Formula:
         """A plan of a dead epoch is in flight: copies of it may still run."""
@@ -138,12 +139,16 @@ class State:
             self.offset(request, token) == offset,
         )
 
-    def target_is(self, flight: Term, token: Term, block: Term, offset: Term) -> Formula:
-        """A token moves to this slot."""
+    def is_overwritten(self, request: Term, block: Term, offset: Term) -> Formula:
+        """A slot of a request has the KV of a token that its plan moves there."""
+        flight = self.plan_of(request)
+        moved = self.moved_to(flight, block, offset)
         return z3.And(
-            self.moving(flight, token),
-            self.target_block(flight, token) == block,
-            self.target_offset(flight, token) == offset,
+            self.has_plan(request),
+            self.moving(flight, moved),
+            self.copied(flight, moved),
+            self.target_block(flight, moved) == block,
+            self.target_offset(flight, moved) == offset,
         )
 
 
@@ -172,6 +177,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cached_token": (Block, Offset, Token),
     "cached_content": (Block, Offset, Content),
     "memory": (Block, Offset, Content),
+    "has_plan": (Request, Bool),
+    "plan_of": (Request, Flight),
     "in_flight": (Flight, Bool),
     "owner": (Flight, Request),
     "plan_epoch": (Flight, Int),
@@ -185,18 +192,17 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "source_offset": (Flight, Token, Offset),
     "target_block": (Flight, Token, Block),
     "target_offset": (Flight, Token, Offset),
+    "moved_to": (Flight, Block, Offset, Token),
     "paid_by": (Flight, Block, Block),
     "gained": (Flight, Block),
     "running": (Step, Bool),
     "in_forward": (Step, Request, Bool),
-    "will_write": (Step, Request, Token, Bool),
-    "write_block": (Step, Request, Token, Block),
-    "write_offset": (Step, Request, Token, Offset),
+    "will_write": (Step, Request, Block, Offset, Bool),
+    "written_token": (Step, Request, Block, Offset, Token),
+    "will_recycle": (Step, Request, Bool),
     "zombie_write": (Step, Block, Offset, Bool),
 }
 """Of each function of a state, the sorts of its arguments and of its value."""
-
-assert list(SIGNATURES) == [field.name for field in fields(State)]
 
 BEFORE = State(**{name: z3.Function(name, *sorts) for name, sorts in SIGNATURES.items()})
 """An arbitrary state."""

@@ -165,7 +165,8 @@ def _check_start(state: State, read: ev.Read, block_ids: list[int], length: int)
     if worker.plan is None:
         return
     written = block_ids[length // block_size : -(-(length + read.num_query) // block_size)]
-    if state.config.view == "packed" or worker.plan.blocks & set(written):
+    is_overwriting = worker.plan.plan.strategy == "in_place"
+    if state.config.view == "packed" or is_overwriting or worker.plan.blocks & set(written):
         raise VTokenError(
             Rule.FORWARD_DURING_PLAN,
             f"a forward of request {read.req_id} begins in the middle of its plan",
@@ -242,19 +243,30 @@ def _check_vocab_ids(state: State, event: ev.Sync) -> None:
 
 def _check_slots(state: State, event: ev.Sync, worker: WorkerRequest) -> bool:
     """Tell whether a token is recycled into a dead slot; otherwise the next slots must be written."""
-    num_new = len(event.slots)
-    expected = state.table.next_slots(event.req_id, worker.block_ids, num_new)
-    if list(event.slots) == expected:
-        return False
-    if num_new != 1 or not _recycles(state, event.req_id, worker):
+    is_recycled = len(event.slots) == 1 and _recycles(state, event.req_id, worker)
+    if is_recycled and event.req_id in state.table:
+        if event.slots[0] in recyclable_slots(state, event.req_id):
+            return True
+        if event.slots[0] in state.table.dead_slots(event.req_id):
+            raise VTokenError(
+                Rule.RECYCLE,
+                f"slot {event.slots[0]} of {event.req_id} is shared or part of its plan in flight",
+            )
+    expected = state.table.next_slots(event.req_id, worker.block_ids, len(event.slots))
+    if list(event.slots) != expected:
         _reject_slots(state, event, expected)
-    if event.slots[0] not in state.table.dead_slots(event.req_id):
-        _reject_slots(state, event, expected)
-    if event.slots[0] not in recyclable_slots(state, event.req_id):
+    _check_announced(state, event, worker)
+    return False
+
+
+def _check_announced(state: State, event: ev.Sync, worker: WorkerRequest) -> None:
+    """With async depth 0 a forward that was announced to write over a dead token writes nowhere else."""
+    read, length = state.read_in_flight(event.req_id, worker), state.length(event.req_id) + len(event.slots)
+    if read is not None and length > read.length and not state.is_async:
         raise VTokenError(
-            Rule.RECYCLE, f"slot {event.slots[0]} of {event.req_id} is shared or part of its plan in flight"
+            Rule.LENGTH_MISMATCH,
+            f"request {event.req_id} would be {length} long in a forward that is to leave {read.length}",
         )
-    return True
 
 
 def _recycles(state: State, req_id: str, worker: WorkerRequest) -> bool:
@@ -319,25 +331,20 @@ def _end(state: State, event: ev.Forward) -> None:
         return
     del state.steps[event.step]
     for read in worked:
+        state.requests[read.req_id].length = state.length(read.req_id)
         state.awaiting_output[read.req_id] = (event.step, state.num_tokens(read.req_id))
 
 
 def _check_read_end(state: State, read: ev.Read, forward: ForwardInFlight) -> None:
     begun = forward.reads[read.req_id]
     num_synced = state.num_tokens(read.req_id) - forward.first_new_token[read.req_id]
-    length = state.length(read.req_id)
-    num_read = length if state.config.view == "packed" else state.num_live(read.req_id)
-    is_announced = state.is_async or begun.length == length
+    is_packed = state.config.view == "packed"
+    num_read = state.length(read.req_id) if is_packed else state.num_live(read.req_id)
     if (read.num_query, read.length) != (begun.num_query, num_read) or num_synced != read.num_query:
         raise VTokenError(
             Rule.LENGTH_MISMATCH,
             f"request {read.req_id} ends a forward of {begun.num_query} tokens with {read.num_query} of"
             f" {read.length}, the table has {num_synced} of {num_read}",
-        )
-    if not is_announced:
-        raise VTokenError(
-            Rule.LENGTH_MISMATCH,
-            f"request {read.req_id} is {length} long after a forward that was to leave {begun.length}",
         )
     if read.digest != state.visible_digest(read.req_id):
         raise VTokenError(

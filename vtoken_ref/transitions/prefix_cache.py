@@ -99,6 +99,7 @@ def _check_prefix(state: State, event: ev.Share, request: SchedulerRequest) -> N
     is_partial = num_tokens % block_size != 0
     if (
         request.block_ids
+        or request.num_tokens
         or len(event.block_ids) != -(-num_tokens // block_size)
         or not 0 < num_tokens < request.num_known
         or event.vocab_ids[: len(known)] != known

@@ -167,6 +167,12 @@ def commit(state: State, event: ev.Commit) -> None:
             Rule.LENGTH_MISMATCH,
             f"request {event.req_id} has {length} tokens after its commit, not {event.length}",
         )
+    num_freed = len(plan.source_blocks) - len(plan.destination_blocks)
+    if worker.in_forward is not None and length + num_freed * state.config.block_size != state.length(event.req_id):
+        raise VTokenError(
+            Rule.LAYOUT_DURING_FORWARD,
+            f"a commit of request {event.req_id} would move its end, where forward {worker.in_forward} writes",
+        )
 
     if worker.in_forward is not None:
         reads = state.forwards[worker.in_forward].frozen_reads
@@ -370,8 +376,12 @@ def _check_report_of_release(state: State, event: ev.Release, worker: WorkerRequ
     if event.req_id not in state.table:
         return
     kept = [block_id for block_id in worker.block_ids if block_id not in event.block_ids]
-    listed = [block_id for block_id in state.table.block_ids(event.req_id) if block_id in kept]
-    num_left = len(kept) * state.config.block_size - state.table.length_after(event.req_id, (), listed)
+    listed = state.table.block_ids(event.req_id)
+    still_listed = [block_id for block_id in listed if block_id in kept]
+    length = state.length(event.req_id)
+    if still_listed != listed:
+        length = state.table.length_after(event.req_id, (), still_listed)
+    num_left = len(kept) * state.config.block_size - length
     if num_left < _num_tail_slots(state, event.req_id):
         raise VTokenError(
             Rule.TAIL_CAPACITY,

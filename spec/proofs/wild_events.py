@@ -1,0 +1,300 @@
+"""Events to try on a state: those of a correct runtime, and others that are wrong in every way.
+
+A wrong event is a right one with a field changed, or one that a careless runtime would emit: it asks
+for any blocks, writes to any slot, plans over shared blocks and beside another plan, goes on with
+requests that are gone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from spec.runtime import NBYTES_PER_TOKEN, Job, Runtime, content
+from vtoken_ref import events as ev
+from vtoken_ref.machine import MachineConfig
+from vtoken_ref.planner import Relocation, copy_on_write_moves, plan_relocation, planned_moves
+
+T = TypeVar("T")
+Choose = Callable[[Sequence[T]], T]
+"""Returns one of several, never of none."""
+
+CONFIGS = (
+    MachineConfig(2, range(9), headroom=2, view="packed"),
+    MachineConfig(2, range(9), headroom=2, view="indirect"),
+    MachineConfig(2, range(8), headroom=1, view="indirect", strategy="out_of_place"),
+    MachineConfig(2, range(8), headroom=1, view="packed", strategy="recycle"),
+)
+"""With blocks of two slots, three requests, and leases for two plans at one time."""
+
+JOBS = (Job("a", (1, 2, 3, 4, 5, 6), 4), Job("b", (1, 2, 3, 5), 4), Job("c", (1, 2), 2))
+NOBODY = "nobody"
+
+
+def right_event(runtime: Runtime, choose: Choose[Any]) -> ev.Event | None:
+    """Return an event that a correct runtime could emit; None where the one that was asked for cannot be."""
+    name = choose([name for name, often in (_OF_RUN | _OF_REQUEST).items() for _ in range(often)])
+    if name in _OF_RUN:
+        events = getattr(runtime, name)()
+    else:
+        events = getattr(runtime, name)(choose([job.req_id for job in JOBS]))
+    return choose(events) if events else None
+
+
+_OF_RUN = {"uncaches": 1, "frees": 3, "begins": 8, "ends": 8, "late_copies": 3, "late_cancels": 1}
+_OF_REQUEST = {
+    "admits": 6,
+    "allocs": 8,
+    "leases": 2,
+    "shares": 12,
+    "caches": 2,
+    "syncs": 16,
+    "outputs": 12,
+    "evicts": 8,
+    "plans": 20,
+    "copies": 20,
+    "commits": 12,
+    "cancels": 1,
+    "releases": 3,
+    "defers": 1,
+    "preempts": 1,
+    "finishes": 1,
+}
+"""How often each kind is asked for."""
+
+
+def wild_event(runtime: Runtime, choose: Choose[Any]) -> ev.Event | None:
+    """Return an event that may be wrong."""
+    if choose([False, True]):
+        event = right_event(runtime, choose)
+        return None if event is None else _changed(runtime, event, choose)
+    return _Careless(runtime, choose).event()
+
+
+def _changed(runtime: Runtime, event: ev.Event, choose: Choose[Any]) -> ev.Event:
+    """Return an event with one field changed."""
+    name = choose([field.name for field in fields(event)])
+    value = getattr(event, name)
+    machine = runtime.machine
+    if name == "req_id":
+        changed: Any = choose([*(job.req_id for job in JOBS), NOBODY])
+    elif name in ("block_ids", "source_blocks", "destination_blocks"):
+        changed = _other_list(value, list(machine.config.block_ids), choose)
+    elif name == "slots":
+        changed = _other_list(value, list(range(12)), choose)
+    elif name == "token_ids":
+        changed = _other_list(value, list(range(6)), choose)
+    elif name == "moves" and value:
+        changed = _other_moves(value, choose)
+    elif name == "reads" and value:
+        read = choose(value)
+        other = read._replace(**{choose(["epoch", "num_query", "length"]): choose([0, 1, 2, 3])})
+        changed = choose([(), (*value, read), tuple(other if it is read else it for it in value)])
+    elif name == "fingerprints":
+        changed = tuple(content((90 + choose(range(3)),), False) for _ in value)
+    elif name == "strategy":
+        changed = choose(["out_of_place", "in_place", "copy_on_write"])
+    elif isinstance(value, int):
+        changed = value + choose([-1, 1])
+    else:
+        changed = value
+    return replace(event, **{name: changed})
+
+
+def _other_list(values: tuple[int, ...], all_values: list[int], choose: Choose[Any]) -> tuple[int, ...]:
+    other = choose(all_values)
+    others = [(*values, other), (other,), values[:-1], values[::-1]]
+    others += [(other, *values[1:]), (*values, *values[:1])] if values else []
+    return tuple(choose(others))
+
+
+def _other_moves(moves: tuple[ev.Move, ...], choose: Choose[Any]) -> tuple[ev.Move, ...]:
+    index = choose(range(len(moves)))
+    field, value = choose(ev.Move._fields), choose(range(12))
+    other = moves[index]._replace(**{field: value})
+    return tuple(
+        choose(
+            [
+                (*moves[:index], *moves[index + 1 :]),
+                (*moves, moves[index]),
+                (*moves[:index], other, *moves[index + 1 :]),
+                moves[::-1],
+            ]
+        )
+    )
+
+
+class _Careless:
+    """Makes events without looking whether they are right."""
+
+    def __init__(self, runtime: Runtime, choose: Choose[Any]) -> None:
+        self.runtime, self.machine, self.choose = runtime, runtime.machine, choose
+        self.req_id: str = choose([job.req_id for job in JOBS])
+        request = self.machine.requests.get(self.req_id)
+        self.epoch = request.epoch if request else 0
+        self.block_ids = list(self.machine.config.block_ids)
+
+    def event(self) -> ev.Event | None:
+        """Return some event."""
+        name: str = self.choose([name for name in dir(self) if name.startswith("make_")])
+        event: ev.Event | None = getattr(self, name)()
+        return event
+
+    def some_blocks(self) -> tuple[int, ...]:
+        listed = [self.choose(self.block_ids)]
+        if self.choose([False, True]):
+            listed.append(self.choose(self.block_ids))
+        return tuple(listed)
+
+    def some_token(self) -> int:
+        return int(self.choose(range(self.machine.num_tokens(self.req_id) + 1)))
+
+    def make_admit(self) -> ev.Event:
+        return ev.Admit(self.req_id, 4, None)
+
+    def make_alloc(self) -> ev.Event:
+        return ev.Alloc(self.req_id, self.some_blocks())
+
+    def make_lease(self) -> ev.Event:
+        return ev.Lease(self.req_id, self.epoch, self.some_blocks())
+
+    def make_share(self) -> ev.Event | None:
+        entries = list(self.machine.pool.cached.items())
+        if not entries:
+            return None
+        block_id, prefix = self.choose(entries)
+        before = [
+            b for b, it in entries if b != block_id and it.vocab_ids == prefix.vocab_ids[: len(it.vocab_ids)]
+        ]
+        return ev.Share(self.req_id, self.epoch, (*before[:1], block_id), prefix.vocab_ids)
+
+    def make_cache(self) -> ev.Event:
+        request = self.machine.requests.get(self.req_id)
+        listed = request.block_ids if request else []
+        count = self.choose(range(1, len(listed) + 1)) if listed else 0
+        return ev.Cache(self.req_id, self.epoch, tuple(listed[:count]) or self.some_blocks())
+
+    def make_uncache(self) -> ev.Event:
+        return ev.Uncache(self.some_blocks())
+
+    def make_release(self) -> ev.Event:
+        held = sorted(self.machine.pool.held_by(self.req_id)) + self.machine.pool.leased_to(self.req_id)
+        block_ids = (self.choose(held),) if held and self.choose([False, True]) else self.some_blocks()
+        return ev.Release(self.req_id, self.epoch, block_ids)
+
+    def make_free(self) -> ev.Event:
+        fenced = sorted(self.machine.pool.fences)
+        return ev.Free((self.choose(fenced),) if fenced else self.some_blocks())
+
+    def make_evict(self) -> ev.Event:
+        tokens = [self.some_token()]
+        if self.choose([False, True]):
+            tokens.append(self.some_token())
+        return ev.Evict(self.req_id, self.epoch, tuple(tokens))
+
+    def make_begin(self) -> ev.Event | None:
+        request = self.machine.requests.get(self.req_id)
+        if request is None:
+            return None
+        length = request.length + self.choose([0, 1, 1, 2])
+        reads = (ev.Read(self.req_id, self.epoch, self.choose([1, 1, 2]), length, ""),)
+        return ev.Forward(self.machine.last_step + self.choose([0, 1]), "begin", reads)
+
+    def make_sync(self) -> ev.Event:
+        first = self.machine.num_tokens(self.req_id)
+        known = self.machine.requests[self.req_id].vocab_ids if self.req_id in self.machine.requests else []
+        vocab_ids = self.runtime.jobs[self.req_id].vocab_ids(first, first + 1) or tuple(
+            known[first : first + 1]
+        )
+        written = (content(vocab_ids or (0,), False),)
+        return ev.Sync(self.req_id, self.epoch, first, vocab_ids or (0,), (self.choose(range(12)),), written)
+
+    def make_recycling_sync(self) -> ev.Event | None:
+        if self.req_id not in self.machine.table:
+            return None
+        dead = self.machine.table.dead_slots(self.req_id)
+        event = self.make_sync()
+        assert isinstance(event, ev.Sync)
+        return replace(event, slots=(self.choose(dead),)) if dead else None
+
+    def make_plan(self) -> ev.Event | None:
+        """A relocation over any blocks, also protected ones, to blocks that may not be leased."""
+        table = self.machine.table
+        if self.req_id not in table:
+            return None
+        strategy = self.choose(["out_of_place", "in_place"])
+        destinations = self.choose([tuple(self.machine.pool.leased_to(self.req_id)), self.some_blocks()])
+        relocation = plan_relocation(
+            table, self.req_id, strategy, lambda block_id: False, destinations, view=self.machine.config.view
+        )
+        return None if relocation is None else self.planned(strategy, relocation)
+
+    def make_chosen_plan(self) -> ev.Event | None:
+        """A relocation of blocks that are chosen without a thought."""
+        table = self.machine.table
+        if self.req_id not in table or not table.written_blocks(self.req_id):
+            return None
+        written = table.written_blocks(self.req_id)
+        first = self.choose(range(len(written)))
+        sources = tuple(written[first:])
+        strategy = self.choose(["out_of_place", "in_place"])
+        count = -(-sum(table.live_in_block(self.req_id, b) for b in sources) // table.block_size)
+        leased = self.machine.pool.leased_to(self.req_id)
+        destinations = sources[:count] if strategy == "in_place" else tuple(leased[:count])
+        if len(destinations) < count:
+            return None
+        moves = planned_moves(table, self.req_id, strategy, sources, destinations)
+        return self.planned(strategy, Relocation(sources, destinations, moves))
+
+    def make_copy_on_write(self) -> ev.Event | None:
+        table = self.machine.table
+        if self.req_id not in table or not table.block_ids(self.req_id):
+            return None
+        source, destination = self.choose(table.block_ids(self.req_id)), self.some_blocks()[0]
+        moves = copy_on_write_moves(table, self.req_id, source, destination)
+        return self.planned("copy_on_write", Relocation((source,), (destination,), moves))
+
+    def planned(self, strategy: ev.PlanStrategy, relocation: Relocation) -> ev.Event:
+        number = self.machine.num_events
+        return ev.Plan(self.req_id, self.epoch, number, strategy, *relocation)
+
+    def flights(self) -> Iterator[ev.Plan]:
+        for worker in self.machine.workers.values():
+            if worker.plan is not None:
+                yield worker.plan.plan
+        for flight in self.machine.orphans.values():
+            yield flight.plan
+
+    def make_copy(self) -> ev.Event | None:
+        plans = list(self.flights())
+        if not plans or not plans[0].moves:
+            return None
+        plan = self.choose(plans)
+        tokens = tuple(move.token_id for move in plan.moves) or (0,)
+        chosen = self.choose([(self.choose(tokens),), tokens, (self.some_token(),)])
+        return ev.Copy(plan.req_id, plan.epoch, plan.plan_id, chosen, NBYTES_PER_TOKEN * len(chosen))
+
+    def make_commit(self) -> ev.Event | None:
+        plans = list(self.flights())
+        if not plans:
+            return None
+        plan = self.choose(plans)
+        worker = self.machine.workers.get(plan.req_id)
+        if worker is None or plan.req_id not in self.machine.table:
+            return ev.Commit(plan.req_id, plan.epoch, plan.plan_id, plan.moves, (), 0, "", "")
+        return self.runtime.commit(plan.req_id, worker, plan)
+
+    def make_cancel(self) -> ev.Event | None:
+        plans = list(self.flights())
+        if not plans:
+            return None
+        plan = self.choose(plans)
+        return ev.Cancel(plan.req_id, plan.epoch, plan.plan_id)
+
+    def make_epoch_end(self) -> ev.Event:
+        ends: list[ev.Event] = [
+            ev.Preempt(self.req_id, self.epoch),
+            ev.Abort(self.req_id, self.epoch),
+            ev.Finish(self.req_id, self.epoch - 1, "stop"),
+        ]
+        event: ev.Event = self.choose(ends)
+        return event
