@@ -275,18 +275,24 @@ class Runtime:
     def begins(self) -> list[ev.Event]:
         """The scheduler decides a forward: any batch of requests with tokens to compute, one or all of them.
 
-        With async depth 0 a single token may also be announced to be written over a dead one. With async
-        depth 1 a step without a request tells the worker of those that have ended.
+        With async depth 0 a single token may also be announced to be written over a dead one. A step
+        without a request is run where no request can go on, or to tell the worker of those that have ended.
         """
         options = {req_id: self._reads(req_id) for req_id in self.jobs}
         ready = [req_id for req_id, reads in options.items() if reads]
-        smallest = 0 if self.machine.to_forget else 1
+        smallest = 0 if self._wants_empty_step(ready) else 1
         return [
             ev.Forward(self.machine.last_step + 1, "begin", reads)
             for size in range(smallest, len(ready) + 1)
             for batch in combinations(ready, size)
             for reads in product(*(options[req_id] for req_id in batch))
         ]
+
+    def _wants_empty_step(self, ready: Sequence[str]) -> bool:
+        """Tell whether a step gives the worker something to do: only with one it gets on with reclaiming."""
+        machine = self.machine
+        is_waiting = bool(machine.requests) and not ready and not machine.steps
+        return bool(machine.to_forget) or (is_waiting and (machine.is_async or machine.config.reclaim is not None))
 
     def _reads(self, req_id: str) -> list[ev.Read]:
         machine, most = self.machine, self.most_query(req_id)
@@ -412,10 +418,15 @@ class Runtime:
 
     # The worker's tokens and plans.
 
+    def _deciding(self, req_id: str) -> WorkerRequest | None:
+        """Return what the worker has of a request, if it may decide anything now."""
+        if self.machine.is_async and self.machine.reported is None:
+            return None
+        return self.machine.workers.get(req_id)
+
     def evicts(self, req_id: str) -> list[ev.Event]:
         """The policy drops one live token, whichever."""
-        machine = self.machine
-        worker = machine.workers.get(req_id)
+        machine, worker = self.machine, self._deciding(req_id)
         if worker is None or worker.in_forward is not None or req_id not in machine.table:
             return []
         sources = worker.plan.plan.source_blocks if worker.plan else ()
@@ -427,8 +438,7 @@ class Runtime:
 
     def plans(self, req_id: str) -> list[ev.Event]:
         """The planner's plan by each strategy, and the copying of each protected block."""
-        machine = self.machine
-        worker = machine.workers.get(req_id)
+        machine, worker = self.machine, self._deciding(req_id)
         if worker is None or worker.plan is not None or req_id not in machine.table:
             return []
         return [
@@ -474,8 +484,7 @@ class Runtime:
 
     def defers(self, req_id: str) -> list[ev.Event]:
         """A plan out of place that wants more destinations than it has been lent waits for them."""
-        machine = self.machine
-        worker, headroom = machine.workers.get(req_id), machine.config.headroom
+        machine, worker, headroom = self.machine, self._deciding(req_id), self.machine.config.headroom
         if worker is None or worker.plan is not None or worker.wants or req_id not in machine.table:
             return []
         if len(worker.leased) >= headroom or not self.wants_lease(req_id, headroom):
@@ -534,7 +543,7 @@ class Runtime:
         length = table.length(req_id)
         if plan.strategy != "copy_on_write":
             after = blocks_after(table.block_ids(req_id), sources, destinations)
-            length = table.length_after(req_id, plan.moves, after)
+            length = table.length_after(req_id, plan.moves, after, self.machine.pool.is_protected)
         moved_to = {move.token_id: move.dst_slot for move in plan.moves}
         live = table.live_tokens(req_id)
         after_digest = self._digest(
@@ -564,8 +573,7 @@ class Runtime:
 
     def releases(self, req_id: str) -> list[ev.Event]:
         """A block is given up: a wholly dead one, a source of a committed plan, a lease."""
-        machine = self.machine
-        worker = machine.workers.get(req_id)
+        machine, worker = self.machine, self._deciding(req_id)
         if worker is None:
             return []
         in_plan = worker.plan.blocks if worker.plan else set()

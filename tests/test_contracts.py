@@ -82,6 +82,12 @@ def plan_with_protected_blocks(
     return plan_relocation(table, req_id, strategy, private, *args, **options)
 
 
+def plan_without_the_bound(
+    table: TokenTable, req_id: str, strategy: Any, is_protected: Any, leased: Any = (), bound: Any = None
+) -> Any:
+    return plan_relocation(table, req_id, strategy, is_protected, leased)
+
+
 def no_open_block(table: TokenTable, req_id: str) -> None:
     return None
 
@@ -172,6 +178,12 @@ FAULTS: dict[str, Fault] = {
     ),
     "planning.packed_plan_in_place": (planning, "plan_relocation", plan_without_the_reserve),
     "planning.packed_plan_out_of_place": (planning, "plan_relocation", plan_with_protected_blocks),
+    "planning.packed_plan_within_a_bound": (planning, "plan_relocation", plan_without_the_bound),
+    "planning.indirect_plan_spares_a_protected_block": (
+        planning,
+        "plan_relocation",
+        plan_with_protected_blocks,
+    ),
     "planning.indirect_plan_out_of_place": (planner, "open_block", no_open_block),
     "planning.ascending_copies_in_place": (planner, "planned_moves", moves_in_logical_order),
     "planning.moves_fill_the_destinations_in_order": (planning, "planned_moves", moves_but_the_last),
@@ -196,6 +208,7 @@ FAULTS: dict[str, Fault] = {
     "acceptance.accepted_copies_on_write_are_safe": (planner, "_check_moves", nothing),
     "refusal.faults_out_of_place_are_refused": (planner, "_check_leased", nothing),
     "refusal.faults_in_place_are_refused": (planner, "_check_destinations", nothing),
+    "refusal.an_open_source_keeps_the_reserve": (planner, "open_block", no_open_block),
     "refusal.dead_sources_are_refused": (planner, "_check_sources", nothing),
     "refusal.faults_of_a_copy_on_write_are_refused": (planner, "_check_copy_on_write", nothing),
     "tables.new_tokens_take_the_next_slots": (TokenTable, "next_slots", one_slot_too_early),

@@ -3,7 +3,7 @@
 Source: paper 3.2, 3.5 (I2).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -12,6 +12,10 @@ from vtoken_ref.rules import Rule, VTokenError
 
 NO_SLOT = -1
 HOLE = -1
+
+
+def _no_block(block_id: int) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -45,7 +49,7 @@ class TokenTable:
     token moves there, its block leaves the request, or the resident length retreats below it. The
     tokens of a request lie in its block list in writing order; the *resident length* counts the
     slots up to the last written one, and after moves or a release it retreats to just after the last
-    live token. Two requests that list one block share it: its slots hold the same tokens of both, and
+    live token, but not into a protected block, where nothing may be written. Two requests that list one block share it: its slots hold the same tokens of both, and
     neither writes over the other. Every operation checks everything first, then changes; an illegal
     call raises and changes nothing. No operation scans all tokens but those that list them.
 
@@ -167,13 +171,20 @@ class TokenTable:
         request.num_live -= 1
         self._num_live -= 1
 
-    def apply_moves(self, req_id: str, moves: Sequence[Move], block_ids: Sequence[int] | None = None) -> None:
+    def apply_moves(
+        self,
+        req_id: str,
+        moves: Sequence[Move],
+        block_ids: Sequence[int] | None = None,
+        is_protected: Callable[[int], bool] = _no_block,
+    ) -> None:
         """Switch to a new layout in one step, then retreat to just after the last live token.
 
         Args:
             req_id: the request.
             moves: live tokens with their present and their new slots.
             block_ids: the request's block list afterwards; None keeps it.
+            is_protected: blocks into which the length does not retreat.
 
         Raises:
             VTokenError: unknown-request, unknown-token, dead-move, stale-source, slot-used-twice,
@@ -195,9 +206,11 @@ class TokenTable:
         self._set_block_ids(req_id, request, new_list)
         for move in moves:
             self._place(request, move)
-        self._retreat(request)
+        self._retreat(request, is_protected)
 
-    def release_blocks(self, req_id: str, block_ids: Sequence[int]) -> bool:
+    def release_blocks(
+        self, req_id: str, block_ids: Sequence[int], is_protected: Callable[[int], bool] = _no_block
+    ) -> bool:
         """Take blocks without a live token out of the request's list; tell whether any was in it.
 
         Raises:
@@ -208,7 +221,7 @@ class TokenTable:
         kept = [block_id for block_id in listed if block_id not in block_ids]
         if len(kept) == len(listed):
             return False
-        self.apply_moves(req_id, (), kept)
+        self.apply_moves(req_id, (), kept, is_protected)
         return True
 
     def drop(self, req_id: str) -> None:
@@ -306,12 +319,18 @@ class TokenTable:
         request = self._get(req_id)
         return self._length(request)
 
-    def length_after(self, req_id: str, moves: Sequence[Move], block_ids: Sequence[int]) -> int:
+    def length_after(
+        self,
+        req_id: str,
+        moves: Sequence[Move],
+        block_ids: Sequence[int],
+        is_protected: Callable[[int], bool] = _no_block,
+    ) -> int:
         """Return the resident length that ``apply_moves`` would leave; change nothing."""
         preview = TokenTable(self.block_size)
         preview._requests[req_id] = self._get(req_id).copy()
         preview._users = {block_id: {req_id} for block_id in self._get(req_id).block_ids}
-        preview.apply_moves(req_id, moves, block_ids)
+        preview.apply_moves(req_id, moves, block_ids, is_protected)
         return preview.length(req_id)
 
     def dead_slots(self, req_id: str) -> list[int]:
@@ -509,11 +528,14 @@ class TokenTable:
         request.slots[move.token_id] = move.dst_slot
         request.live_in_block[block_id] = request.live_in_block.get(block_id, 0) + 1
 
-    def _retreat(self, request: _Request) -> None:
-        """Cut everything after the last live token; dead tokens there lose their slots."""
+    def _retreat(self, request: _Request, is_protected: Callable[[int], bool]) -> None:
+        """Cut everything after the last live token or protected block; dead tokens there lose their slots."""
         request.num_written_blocks = self._count_written(request)
         while request.num_written_blocks:
-            row = request.rows[request.block_ids[request.num_written_blocks - 1]]
+            block_id = request.block_ids[request.num_written_blocks - 1]
+            if is_protected(block_id):
+                return
+            row = request.rows[block_id]
             while row and (row[-1] == HOLE or not request.live[row[-1]]):
                 self._reclaim(request, row.pop())
             if row:

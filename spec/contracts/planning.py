@@ -29,7 +29,7 @@ PLAN_RULES = (
 )
 
 
-def packed_plan_in_place(is_dead: Six, reserve: int) -> bool:
+def packed_plan_in_place(is_dead: Five, reserve: int) -> bool:
     """A packed plan in place frees a block for every block of holes beyond the reserve, leaving no hole."""
     assert 0 <= reserve <= 2
     table = small_table(2, (4, 2, 3), is_dead)
@@ -47,31 +47,63 @@ def packed_plan_in_place(is_dead: Six, reserve: int) -> bool:
 
 
 def packed_plan_out_of_place(is_dead: Five, has_two_leases: bool, has_protected: bool) -> bool:
-    """A packed plan out of place needs no more than the leases and touches no protected block."""
+    """A packed plan out of place frees all that its leases and a protected block allow."""
     assert len(is_dead) == 5
     protected = 4 if has_protected else -1
     table = small_table(2, (4, 2, 3), is_dead)
+    table.release_blocks("a", wholly_dead_blocks(table, "a", is_private))
     leased = LEASES if has_two_leases else LEASES[:1]
     relocation = plan_relocation(table, "a", "out_of_place", lambda block_id: block_id == protected, leased)
+    most = _most_freed(table, protected, 3, len(leased))
     if relocation is None:
+        assert most == 0
         return False
+    assert len(relocation.source_blocks) - len(relocation.destination_blocks) == most
     assert protected not in relocation.source_blocks
     assert relocation.destination_blocks == leased[: len(relocation.destination_blocks)]
     _check_and_commit(table, "out_of_place", relocation, "packed", 0)
     return True
 
 
-def indirect_plan_out_of_place(is_dead: Six, has_lease: bool, is_open: bool) -> bool:
+def packed_plan_within_a_bound(is_dead: Five) -> bool:
+    """A packed plan empties no more blocks than the bound, and frees all that it allows."""
+    assert len(is_dead) == 5
+    table = small_table(2, (4, 2, 3), is_dead)
+    table.release_blocks("a", wholly_dead_blocks(table, "a", is_private))
+    relocation = plan_relocation(table, "a", "in_place", is_private, (), 2)
+    if relocation is None:
+        assert _most_freed(table, -1, 2, 2) == 0
+        return False
+    assert len(relocation.source_blocks) <= 2
+    _check_and_commit(table, "in_place", relocation, "packed", 0)
+    return True
+
+
+def indirect_plan_out_of_place(is_dead: Six, is_open: bool) -> bool:
     """The paper's plan keeps the contract, frees a block, and leaves alone where the next token goes."""
     assert len(is_dead) == 6
     table = small_table(2, (4, 2, 3), is_dead[:5] if is_open else is_dead)
     next_slot = table.next_slots("a", (4, 2, 3, 9), 1)[0]
-    leased = LEASES[:1] if has_lease else ()
-    relocation = plan_relocation(table, "a", "out_of_place", is_private, leased, view="indirect")
+    relocation = plan_relocation(table, "a", "out_of_place", is_private, LEASES[:1], view="indirect")
     if relocation is None:
         return False
     assert next_slot // 2 not in relocation.source_blocks
     assert all(table.live_in_block("a", block_id) == 1 for block_id in relocation.source_blocks)
+    _check_and_commit(table, "out_of_place", relocation, "indirect", 0)
+    return True
+
+
+def indirect_plan_spares_a_protected_block(is_dead: Six) -> bool:
+    """The paper's plan does without a protected block, and is made when two other blocks pay."""
+    assert len(is_dead) == 6
+    table = small_table(2, (4, 2, 3), is_dead)
+    relocation = plan_relocation(
+        table, "a", "out_of_place", lambda block_id: block_id == 2, LEASES, view="indirect"
+    )
+    if relocation is None:
+        assert table.live_in_block("a", 4) != 1 or table.live_in_block("a", 3) != 1
+        return False
+    assert relocation.source_blocks == (4, 3)
     _check_and_commit(table, "out_of_place", relocation, "indirect", 0)
     return True
 
@@ -138,7 +170,7 @@ def copy_on_write_takes_every_resident_token(
     return True
 
 
-def wholly_dead_blocks_are_all_that_can_go(is_dead: Six, protected: int) -> bool:
+def wholly_dead_blocks_are_all_that_can_go(is_dead: Five, protected: int) -> bool:
     """What is given up without a plan has no live token, and no written block without one is kept."""
     assert protected in (4, 3)
     table = small_table(2, (4, 2, 3, 9), is_dead)
@@ -164,26 +196,50 @@ def _check_and_commit(
     assert len(table.block_ids("a")) == num_blocks - len(sources) + len(destinations)
 
 
+def _most_freed(table: TokenTable, protected: int, max_sources: int, max_destinations: int) -> int:
+    """Return the most blocks that emptying the last ones frees, by trying every number of them."""
+    written, most = table.written_blocks("a"), 0
+    for count in range(1, min(max_sources, len(written)) + 1):
+        num_live = sum(table.live_in_block("a", block_id) for block_id in written[-count:])
+        num_destinations = (num_live + 1) // 2
+        if protected not in written[-count:] and 0 < num_destinations <= max_destinations:
+            most = max(most, count - num_destinations)
+    return most
+
+
+_FIVE = "5 tokens in 3 blocks of 2, any of them dead"
 _SIX = "6 tokens in 3 blocks of 2, any of them dead"
 
 CONTRACTS = (
     Contract(
         packed_plan_in_place,
-        f"{_SIX}, reserve 0 to 2",
-        ((False, True, True, False, False, True), 1),
+        f"{_FIVE}, reserve 0 to 2",
+        ((False, True, True, True, False), 1),
         (*PLAN_RULES, Rule.PLAN_PACKED.id, "I7"),
     ),
     Contract(
         packed_plan_out_of_place,
-        "5 tokens in 3 blocks of 2, any of them dead, 1 or 2 leases, first block protected or not",
+        f"{_FIVE}, 1 or 2 leases, first block protected or not",
         ((False, False, True, False, False), True, True),
         (*PLAN_RULES, Rule.PLAN_PACKED.id, Rule.PLAN_SHARED.id),
     ),
     Contract(
-        indirect_plan_out_of_place,
-        "5 or 6 tokens in 3 blocks of 2, any of them dead, 0 or 1 lease",
-        ((False, True, False, False, False, True), True, False),
+        packed_plan_within_a_bound,
+        f"{_FIVE}, at most 2 sources",
+        ((False, False, True, False, False),),
         PLAN_RULES,
+    ),
+    Contract(
+        indirect_plan_out_of_place,
+        "5 or 6 tokens in 3 blocks of 2, any of them dead, 1 lease",
+        ((False, True, False, False, False, True), False),
+        PLAN_RULES,
+    ),
+    Contract(
+        indirect_plan_spares_a_protected_block,
+        f"{_SIX}, the second block protected",
+        ((False, True, True, False, False, True),),
+        (*PLAN_RULES, Rule.PLAN_SHARED.id),
     ),
     Contract(
         ascending_copies_in_place,
@@ -211,8 +267,8 @@ CONTRACTS = (
     ),
     Contract(
         wholly_dead_blocks_are_all_that_can_go,
-        f"{_SIX}, the first or the last block protected",
-        ((False, False, True, True, False, False), 3),
+        f"{_FIVE}, the first or the last block protected",
+        ((False, False, True, True, False), 3),
         (Rule.BLOCK_STILL_LIVE.id, "I1"),
     ),
 )

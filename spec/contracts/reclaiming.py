@@ -3,13 +3,13 @@
 from fractions import Fraction
 
 from spec.contracts.contract import Contract
-from spec.contracts.small import Six, is_private, small_table
+from spec.contracts.small import Five, is_private, small_table
 from vtoken_ref.planner import plan_relocation, wholly_dead_blocks
 from vtoken_ref.reclaim import ReclaimConfig, ReclaimGate, eligible
 from vtoken_ref.rules import Rule
 
 
-def an_eligible_request_has_a_plan(is_dead: Six, quarters: int) -> bool:
+def an_eligible_request_has_a_plan(is_dead: Five, quarters: int) -> bool:
     """Waste of an eligible request is above the threshold, and a block of it can come free."""
     assert 0 <= quarters <= 2
     table = small_table(2, (4, 2, 3), is_dead)
@@ -41,8 +41,8 @@ def pressure_lasts_from_the_low_to_the_high_watermark(
 CONTRACTS = (
     Contract(
         an_eligible_request_has_a_plan,
-        "6 tokens in 3 blocks of 2, any of them dead, thresholds 0, 1/4 and 1/2",
-        ((False, True, False, True, False, False), 1),
+        "5 tokens in 3 blocks of 2, any of them dead, thresholds 0, 1/4 and 1/2",
+        ((False, True, False, True, False), 1),
         (Rule.NOT_ELIGIBLE.id, "I9"),
     ),
     Contract(

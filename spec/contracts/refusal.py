@@ -5,7 +5,13 @@ from collections.abc import Iterator
 from spec.contracts.contract import Contract
 from spec.contracts.small import Five, Four, is_private, small_table
 from vtoken_ref.events import PlanStrategy, View
-from vtoken_ref.planner import Relocation, check_relocation, copy_on_write_moves, plan_relocation
+from vtoken_ref.planner import (
+    Relocation,
+    check_relocation,
+    copy_on_write_moves,
+    plan_relocation,
+    planned_moves,
+)
 from vtoken_ref.rules import Rule, VTokenError
 from vtoken_ref.table import TokenTable
 
@@ -41,6 +47,21 @@ def faults_in_place_are_refused(is_dead: Five) -> bool:
         assert _verdict(table, "in_place", "packed", faulty) is Rule.PLAN_DESTINATIONS
     reserve = 2 * len(relocation.destination_blocks)
     assert _verdict(table, "in_place", "packed", relocation, reserve=reserve) is Rule.PLAN_DESTINATIONS
+    return True
+
+
+def an_open_source_keeps_the_reserve(is_dead: Five, reserve: int) -> bool:
+    """Under the indirect view the reserve counts where the next token's block is a source, only there."""
+    assert 0 <= reserve <= 2
+    table = small_table(2, (4, 2, 3, 9), is_dead)
+    num_live = {block_id: table.live_in_block("a", block_id) for block_id in (4, 2, 3)}
+    if num_live != {4: 1, 2: 1, 3: 1}:
+        return False
+    for sources, is_refused in (((2, 3), reserve > 0), ((4, 2), False)):
+        moves = planned_moves(table, "a", "out_of_place", sources, (10,))
+        relocation = Relocation(sources, (10,), moves)
+        expected = Rule.PLAN_DESTINATIONS if is_refused else None
+        assert _verdict(table, "out_of_place", "indirect", relocation, reserve=reserve) is expected
     return True
 
 
@@ -153,6 +174,12 @@ CONTRACTS = (
         "5 tokens in 3 blocks of 2, any of them dead",
         ((False, True, False, False, False),),
         (Rule.PLAN_DESTINATIONS.id, "I4"),
+    ),
+    Contract(
+        an_open_source_keeps_the_reserve,
+        "5 tokens in 3 blocks of 2, any of them dead, reserve 0 to 2",
+        ((False, True, True, False, False), 1),
+        (Rule.PLAN_DESTINATIONS.id, "I4", "I8"),
     ),
     Contract(
         dead_sources_are_refused,

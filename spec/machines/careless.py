@@ -47,9 +47,8 @@ class Careless:
         yield ev.Deliver(machine.last_step)
         reads = []
         for req_id, request in machine.requests.items():
-            num_left = self._num_left(req_id)
-            count = min(1 + self.mask % 3, max(num_left, 1))
-            if num_left > 0:
+            count = max(min(1 + self.mask % 3, num_left(self.runtime, req_id)), 1)
+            if num_left(self.runtime, req_id) > 0:
                 reads.append(ev.Read(req_id, request.epoch, count, request.length + count, ""))
                 yield ev.Forward(machine.last_step + 1, "begin", tuple(reads))
                 yield ev.Forward(machine.last_step + 1, "begin", tuple(reads[-1:]))
@@ -60,14 +59,6 @@ class Careless:
             known = [*machine.pool.cached, block_id]
             first = tuple(known[: -(-len(prompt) // self.block_size)])
             yield ev.Share(req_id, request.epoch, first, prompt)
-
-    def _num_left(self, req_id: str) -> int:
-        """Return how many tokens of a request could be computed next, as far as anybody has them."""
-        request = self.machine.requests[req_id]
-        num_left = request.num_known - request.num_tokens
-        if num_left <= 0:
-            num_left += self.machine.config.async_depth
-        return min(num_left, self.runtime.jobs[req_id].num_tokens - request.num_tokens)
 
     def worker(self) -> Iterator[ev.Event]:
         """Yield what a worker may do."""
@@ -130,6 +121,16 @@ class Careless:
         worker = self.machine.workers.get(epoch[0])
         if worker is not None and worker.plan is not None and worker.plan.plan == plan:
             yield self.runtime.commit(epoch[0], worker, plan)
+
+
+def num_left(runtime: Runtime, req_id: str) -> int:
+    """Return how many tokens of a request could be computed next, as far as anybody has them."""
+    machine = runtime.machine
+    request = machine.requests[req_id]
+    number = request.num_known - request.num_tokens
+    if number <= 0:
+        number += machine.config.async_depth
+    return min(number, runtime.jobs[req_id].num_tokens - request.num_tokens)
 
 
 def _subset(values: Sequence[Any], mask: int) -> list[Any]:

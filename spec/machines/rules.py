@@ -7,7 +7,7 @@ from hypothesis.stateful import precondition, rule
 
 from spec.machines.alterations import altered
 from spec.machines.base import PICK, Driven, choose, subset
-from spec.machines.careless import Careless
+from spec.machines.careless import Careless, num_left
 from vtoken_ref import events as ev
 
 SOURCES = (
@@ -275,6 +275,20 @@ class Run(Driven):
             self._attempt("careless", self.attested(choose(events, what)))
 
     def _attempt(self, name: str, event: ev.Event) -> None:
+        if self._is_impossible(event):
+            return
         self.fired(name)
         taken = self.give(event, may_refuse=True)
         self.happened(f"{name} {'taken' if taken else 'refused'}")
+
+    def _is_impossible(self, event: ev.Event) -> bool:
+        """Tell whether a forward would begin that no runtime could end: its tokens are nobody's yet."""
+        return (
+            isinstance(event, ev.Forward)
+            and event.phase == "begin"
+            and any(
+                read.num_query > num_left(self.runtime, read.req_id)
+                for read in event.reads
+                if read.req_id in self.machine.requests
+            )
+        )

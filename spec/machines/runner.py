@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from spec.machines.base import OutOfTime, Tally
+from spec.machines.tally import OutOfTime, Tally
 
 
 @dataclass(frozen=True, slots=True)

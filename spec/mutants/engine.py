@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from spec.mutants import guards
+from spec.mutants import guards, model
 from spec.mutants.faults import FAULTS
 from spec.mutants.mutant import CONTROL, Mutant, StaleMutantError, changed_tree
 from spec.mutants.nursery import Nursery
@@ -57,7 +57,7 @@ class Row:
 def covers() -> dict[str, tuple[str, ...]]:
     """Return the names of the mutants, each with the ids of the rules that it breaks."""
     seeded = {f"seeded.{fault.name}": tuple(rule.id for rule in fault.rules) for fault in FAULTS}
-    return seeded | {mutant.name: mutant.rules for mutant in guards.mutants()}
+    return seeded | {mutant.name: mutant.rules for mutant in (*guards.mutants(), *model.mutants())}
 
 
 def run(options: Options, progress: Progress) -> Section:
@@ -66,13 +66,13 @@ def run(options: Options, progress: Progress) -> Section:
     Of the seeded faults the whole matrix, as far as ``MATRIX_S`` goes; of the guards the first checker
     that notices each removal. Quick: of the seeded faults too only the first, of the guards a sample.
     """
-    removed = guards.mutants()
+    removed, unmodelled = guards.mutants(), model.mutants()
+    if options.quick:
+        removed, unmodelled = guards.sample(removed), model.sample(unmodelled)
     faults, stale = _seeded()
     rows = [Row(mutant, _checkers_of(mutant, options)) for mutant in faults]
-    rows += [
-        Row(mutant, _checkers_of(mutant, options), is_guard=True)
-        for mutant in (guards.sample(removed) if options.quick else removed)
-    ]
+    rows += [Row(mutant, _checkers_of(mutant, options), is_guard=True) for mutant in removed]
+    rows += [Row(mutant, ("proofs",), is_guard=True) for mutant in unmodelled]
     rows = [row for row in rows if options.wants(row.mutant.name)]
     with _Bench(options) as bench:
         bench.fill(rows, progress)
@@ -106,8 +106,7 @@ def _seeded() -> tuple[list[Mutant], list[Check]]:
 
 
 def _checkers_of(mutant: Mutant, options: Options) -> tuple[str, ...]:
-    if not mutant.path.startswith("vtoken_ref/"):
-        return ("cosimulation", "proofs")
+    """Return who is asked: the proofs are of a model, CrossHair's contracts of some functions, and slow."""
     has_contracts = mutant.path in FUNCTION_FILES and not options.quick
     left_out = {"proofs"} if has_contracts else {"proofs", "contracts"}
     return tuple(name for name in CHECKERS if name not in left_out)
@@ -137,11 +136,14 @@ class _Bench:
 
     def fill(self, rows: Sequence[Row], progress: Progress) -> None:
         """Ask one checker after the other about every row, as far as the time goes."""
-        tasks = [(row, checker) for checker in CHECKERS for row in rows if checker in row.checkers]
+        rounds = [[(row, name) for row in rows if name in row.checkers] for name in CHECKERS]
+        num_cells, num_done = sum(map(len, rounds)), 0
         with ThreadPoolExecutor(max(self._options.jobs, 1)) as pool:
             try:
-                for done, row in enumerate(pool.map(self._fill_cell, tasks), 1):
-                    progress(row.mutant.name, done, len(tasks))
+                for cells in rounds:
+                    for row in pool.map(self._fill_cell, cells):
+                        num_done += 1
+                        progress(row.mutant.name, num_done, num_cells)
             except BaseException:
                 self._is_stopped = True
                 self._stack.close()
@@ -157,18 +159,22 @@ class _Bench:
         detail = f"{checker} on the unchanged spec: {_why(found)}"
         return Check(f"control.{checker}", status, detail, found.get("seconds", 0.0))
 
-    def _fill_cell(self, task: tuple[Row, str]) -> Row:
-        row, checker = task
+    def _fill_cell(self, cell: tuple[Row, str]) -> Row:
+        row, checker = cell
         if self._is_late():
             row.is_cut = True
             return row
-        if self._is_needless(row) or _word(self._control(checker), CONTROL) != "survived":
+        if self._is_needless(row) or not self._is_sound(row, checker):
             return row
         begin = time.monotonic()
         found = self._ask(checker, row.mutant)
         row.said[checker], row.why[checker] = _word(found, row.mutant), _why(found)
         row.seconds += time.monotonic() - begin
         return row
+
+    def _is_sound(self, row: Row, checker: str) -> bool:
+        """Tell whether what a checker says counts: it must find nothing wrong where nothing is."""
+        return row.mutant.checker is not None or _word(self._control(checker), CONTROL) == "survived"
 
     def _is_late(self) -> bool:
         limit = self._options.deadline_s
@@ -183,6 +189,8 @@ class _Bench:
         """Ask the probes of the mutant's own rules before all: most often they are the ones to notice."""
         deadline_s = DEADLINE_S.get(checker, MAX_DEADLINE_S)
         with self._nursery() as nursery, changed_tree(mutant) as folder:
+            if mutant.checker is not None:
+                return nursery.check(mutant.checker, folder, mutant, deadline_s, (mutant.name,))
             if checker == "probes" and mutant.codes:
                 only = tuple(f"{code}/" for code in mutant.codes)
                 found = nursery.check(checker, folder, mutant, deadline_s, only)
@@ -240,6 +248,7 @@ def _figures(rows: Sequence[Row], total: int) -> dict[str, object]:
         "killed": sum(bool(row.killers) for row in rows),
         "survivors": [row.mutant.name for row in rows if _as_check(row).status is Status.SURVIVED],
         "seeded": sum(not row.is_guard for row in rows),
-        "guards": sum(row.is_guard for row in rows),
+        "guards": sum(row.is_guard and row.mutant.checker is None for row in rows),
+        "model_guards": sum(row.mutant.checker is not None for row in rows),
         "matrix": {row.mutant.name: dict(row.said) for row in rows if not row.is_guard},
     }

@@ -125,7 +125,7 @@ def _parts(condition: ast.expr, codes: tuple[str, ...]) -> Iterator[_Edit]:
             word = "or" if isinstance(node.op, ast.Or) else "and"
             for index in range(len(node.values)):
                 rest = [value for at, value in enumerate(node.values) if at != index]
-                text = f" {word} ".join(f"({ast.unparse(value)})" for value in rest)
+                text = ast.unparse(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))
                 yield _Edit(node, f"({text})", f"{word}-{index}", node.values[index], codes)
         elif isinstance(node, ast.Compare) and len(node.ops) > 1:
             operands = [node.left, *node.comparators]

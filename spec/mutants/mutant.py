@@ -35,6 +35,7 @@ class Mutant:
         rules: ids of the rules that it breaks.
         codes: their codes, with which the names of their probes begin.
         terminates: the fault is that something never ends, so that a checker out of time notices it.
+        checker: the module that makes the change by itself and looks whether it is noticed, if any.
 
     """
 
@@ -45,6 +46,7 @@ class Mutant:
     rules: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     terminates: bool = False
+    checker: str | None = None
 
 
 CONTROL = Mutant("control", "vtoken_ref/machine.py", None, "nothing is changed")

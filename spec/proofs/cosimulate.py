@@ -140,7 +140,7 @@ OUTSIDE: dict[Rule, str] = {
     Rule.BUDGET_EXCEEDED: "budgets (I8)",
     Rule.STEP_ORDER: "numbers of steps; that one forward runs at a time is in the model",
     Rule.FORWARD_DURING_PLAN: "under packed, what attention would read (I3)",
-    Rule.LAYOUT_DURING_FORWARD: "what a forward reads (I5); that it writes no source is in the model",
+    Rule.LAYOUT_DURING_FORWARD: "what a forward reads, and the end at which it writes (I5)",
     Rule.COPY_OVER_READ: "what a forward reads (I5)",
     Rule.BACKPRESSURE: "progress (I9)",
     Rule.DEFER: "progress (I9)",
@@ -168,6 +168,7 @@ class Outcome:
         accepted: whether the spec accepts it.
         problem: what the spec and the model do not agree on; empty when they agree.
         is_outside: refused for a reason that the model does not know.
+        decisive: guards of the model, with their transitions, without which it would not refuse as well.
 
     """
 
@@ -175,6 +176,7 @@ class Outcome:
     accepted: bool
     problem: str = ""
     is_outside: bool = False
+    decisive: tuple[tuple[str, str], ...] = ()
 
 
 class Cosimulation:
@@ -195,16 +197,14 @@ class Cosimulation:
         state = Abstraction(machine, elements_of(machine), tickets, seed)
         return next((name for name, part in self.invariant.items() if not part(state.tables)), "")
 
-    def try_event(self, machine: Machine, event: ev.Event, seed: int = 0) -> tuple[Outcome, Machine]:
-        """Try an event in the spec and in the model; return what came of it and the machine after it."""
-        after: Machine | None = machine.copy()
-        assert after is not None
-        refused: VTokenError | None = None
+    def try_event(self, machine: Machine, event: ev.Event, seed: int = 0) -> Outcome:
+        """Try an event in the spec and in the model; the machine stays as it is."""
+        after = machine.copy()
         try:
             after.apply(event)
         except VTokenError as error:
-            refused, after = error, None
-        return self._compare(machine, event, after, refused, seed), after or machine
+            return self._compare(machine, event, None, error, seed)
+        return self._compare(machine, event, after, None, seed)
 
     def _compare(
         self, before: Machine, event: ev.Event, after: Machine | None, refused: VTokenError | None, seed: int
@@ -228,6 +228,7 @@ class Cosimulation:
         """Ask the model for a reason of its own, wherever it has one for this rule."""
         names = tuple(reading.transition for reading in readings if reading is not UNCHANGED)
         is_outside = False
+        decisive = []
         rule = _RULES[refused.rule]
         for reading in readings:
             guards = GUARDS_OF.get((reading.transition, rule))
@@ -237,7 +238,10 @@ class Cosimulation:
                 is_outside = True
                 continue
             compiled = self.transitions[reading.transition]
-            if not compiled.refusing(state, reading, guards):
+            refusing = compiled.refusing(state, reading, guards)
+            if len(refusing) == 1:
+                decisive.append((reading.transition, refusing[0]))
+            if not refusing:
                 return Outcome(
                     names,
                     False,
@@ -247,7 +251,7 @@ class Cosimulation:
         if is_outside and rule not in OUTSIDE:
             problem = f"it is not said what {refused.code} means for {' or '.join(names)}"
             return Outcome(names, False, problem)
-        return Outcome(names, False, is_outside=is_outside)
+        return Outcome(names, False, is_outside=is_outside, decisive=tuple(decisive))
 
     def _compare_acceptance(
         self, states: tuple[Abstraction, Abstraction], readings: Sequence[Reading]
@@ -258,7 +262,7 @@ class Cosimulation:
             if reading is UNCHANGED:
                 changed = _difference(states[0].tables, states[1].tables, {}, {})
                 return Outcome(
-                    "", True, f"{changed}, and the model says that nothing changes" if changed else ""
+                    (), True, f"{changed}, and the model says that nothing changes" if changed else ""
                 )
             compiled = self.transitions[reading.transition]
             if problem := compiled.disagreement(states, reading):

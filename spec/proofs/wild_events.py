@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 from spec.runtime import NBYTES_PER_TOKEN, Job, Runtime, content
 from vtoken_ref import events as ev
 from vtoken_ref.machine import MachineConfig
-from vtoken_ref.planner import Relocation, copy_on_write_moves, plan_relocation, planned_moves
+from vtoken_ref.planner import (
+    Relocation,
+    copy_on_write_moves,
+    num_blocks_for,
+    num_live_in,
+    open_block,
+    plan_relocation,
+    planned_moves,
+)
+from vtoken_ref.transitions.forwards import recyclable_slots
 
 T = TypeVar("T")
 Choose = Callable[[Sequence[T]], T]
@@ -21,45 +30,135 @@ Choose = Callable[[Sequence[T]], T]
 CONFIGS = (
     MachineConfig(2, range(9), headroom=2, view="packed"),
     MachineConfig(2, range(9), headroom=2, view="indirect"),
-    MachineConfig(2, range(8), headroom=1, view="indirect", strategy="out_of_place"),
-    MachineConfig(2, range(8), headroom=1, view="packed", strategy="recycle"),
+    MachineConfig(2, range(8), headroom=2, view="indirect", strategy="out_of_place"),
+    MachineConfig(2, range(8), headroom=2, view="packed", strategy="recycle"),
 )
 """With blocks of two slots, three requests, and leases for two plans at one time."""
 
-JOBS = (Job("a", (1, 2, 3, 4, 5, 6), 4), Job("b", (1, 2, 3, 5), 4), Job("c", (1, 2), 2))
+JOBS = (Job("a", (1, 2, 3, 4, 5, 6), 6), Job("b", (1, 2, 3, 5), 6), Job("c", (1, 2, 3, 4), 2))
 NOBODY = "nobody"
 
 
+ATTEMPTS = 12
+"""How often another careless event is asked for where one cannot be made."""
+
+
 def right_event(runtime: Runtime, choose: Choose[Any]) -> ev.Event | None:
-    """Return an event that a correct runtime could emit; None where the one that was asked for cannot be."""
-    name = choose([name for name, often in (_OF_RUN | _OF_REQUEST).items() for _ in range(often)])
-    if name in _OF_RUN:
-        events = getattr(runtime, name)()
-    else:
-        events = getattr(runtime, name)(choose([job.req_id for job in JOBS]))
-    return choose(events) if events else None
+    """Return an event that a correct runtime could emit; None where there is none."""
+    machine = runtime.machine
+    pointless = {"begins"} if machine.steps else set()
+    if machine.pool.num_reserved <= 0:
+        pointless.add("leases")
+    names = [name for name in _HOW_OFTEN if name not in pointless]
+    possible = {
+        (name, *arguments): events
+        for name in names
+        for arguments in ([()] if name in _OF_RUN else [(job.req_id,) for job in JOBS])
+        if (events := getattr(runtime, name)(*arguments))
+    }
+    possible |= {
+        ("plans", req_id): [plan] for req_id in machine.workers for plan in _wide_plans(runtime, req_id)
+    }
+    kinds = [kind for kind in possible for _ in range(_how_often(runtime, *kind))]
+    event = choose(possible[choose(kinds)]) if kinds else None
+    return _as_computed(event) if isinstance(event, ev.Sync) else event
 
 
-_OF_RUN = {"uncaches": 1, "frees": 3, "begins": 8, "ends": 8, "late_copies": 3, "late_cancels": 1}
-_OF_REQUEST = {
-    "admits": 6,
-    "allocs": 8,
-    "leases": 2,
-    "shares": 12,
-    "caches": 2,
-    "syncs": 16,
-    "outputs": 12,
-    "evicts": 8,
-    "plans": 20,
-    "copies": 20,
-    "commits": 12,
-    "cancels": 1,
-    "releases": 3,
-    "defers": 1,
+def _as_computed(event: ev.Sync) -> ev.Sync:
+    """Return a sync of a device that computes not quite the same for two requests with the same tokens."""
+    noise = sum(event.req_id.encode()) % 2
+    written = (content((int(it, 16), noise), False) for it in event.fingerprints)
+    return replace(event, fingerprints=tuple(written))
+
+
+def _wide_plans(runtime: Runtime, req_id: str) -> Iterator[ev.Plan]:
+    """Yield the plan over all blocks that may be sources, where the planner would take as few as do."""
+    machine, table = runtime.machine, runtime.machine.table
+    worker = machine.workers[req_id]
+    if req_id not in table or worker.plan is not None or machine.config.view == "packed":
+        return
+    is_open = open_block(table, req_id)
+    sources = tuple(
+        block_id
+        for block_id in table.written_blocks(req_id)
+        if table.live_in_block(req_id, block_id)
+        and not machine.pool.is_protected(block_id)
+        and block_id != is_open
+    )
+    count = num_blocks_for(num_live_in(table, req_id, sources), table.block_size)
+    if count < len(sources) and count <= len(worker.leased):
+        destinations = tuple(worker.leased[:count])
+        moves = planned_moves(table, req_id, "out_of_place", sources, destinations)
+        yield ev.Plan(req_id, worker.epoch, machine.num_events, "out_of_place", sources, destinations, moves)
+
+
+def _how_often(runtime: Runtime, name: str, req_id: str = "") -> int:
+    worker = runtime.machine.workers.get(req_id)
+    if name == "preempts" and worker is not None and worker.plan is not None:
+        return 20
+    return _HOW_OFTEN[name]
+
+
+_OF_RUN = ("uncaches", "frees", "begins", "ends", "late_copies", "late_cancels")
+_HOW_OFTEN = {
+    "uncaches": 2,
+    "frees": 30,
+    "begins": 60,
+    "ends": 60,
+    "late_copies": 30,
+    "late_cancels": 10,
+    "admits": 60,
+    "allocs": 60,
+    "leases": 30,
+    "shares": 100,
+    "caches": 10,
+    "syncs": 100,
+    "outputs": 100,
+    "evicts": 80,
+    "plans": 150,
+    "copies": 100,
+    "commits": 60,
+    "cancels": 4,
+    "releases": 4,
+    "defers": 3,
     "preempts": 1,
-    "finishes": 1,
+    "finishes": 2,
 }
-"""How often each kind is asked for."""
+"""How often each kind of event is chosen where it is possible."""
+
+
+def temptations(runtime: Runtime, event: ev.Event) -> list[ev.Event]:
+    """Return what is nearly this event, and wrong in one point that the spec has to see."""
+    match event:
+        case ev.Plan() if event.moves:
+            return list(_nearly_planned(runtime, event))
+        case ev.Copy():
+            worker = runtime.machine.workers.get(event.req_id)
+            left = sorted(worker.plan.remaining) if worker and worker.plan else []
+            return [replace(event, token_ids=(token_id,)) for token_id in left[-1:]]
+        case ev.Sync() if len(event.slots) == 1 and event.req_id in runtime.machine.table:
+            table = runtime.machine.table
+            own = [table.slot(event.req_id, token_id) for token_id in table.live_tokens(event.req_id)]
+            dead = set(table.dead_slots(event.req_id)) - set(recyclable_slots(runtime.machine, event.req_id))
+            return [replace(event, slots=(slot,)) for slot in (*own[:1], *sorted(dead)[:2])]
+    return []
+
+
+def _nearly_planned(runtime: Runtime, plan: ev.Plan) -> Iterator[ev.Plan]:
+    table, block_size, first = runtime.machine.table, runtime.machine.config.block_size, plan.moves[0]
+    yield replace(plan, moves=plan.moves[1:])
+    yield replace(plan, source_blocks=plan.source_blocks[-len(plan.destination_blocks) :])
+    others = [slot for slot in range(first.dst_slot // block_size * block_size) if slot != first.src_slot]
+    for slot in others[:1]:
+        yield replace(plan, moves=(first._replace(src_slot=slot), *plan.moves[1:]))
+    for second in plan.moves[1:2]:
+        yield replace(plan, moves=(first, second._replace(dst_slot=first.dst_slot), *plan.moves[2:]))
+    for block_id in plan.source_blocks:
+        for offset, token_id in enumerate(table.block_tokens(plan.req_id, block_id)):
+            if token_id >= 0 and not table.is_live(plan.req_id, token_id):
+                dead = ev.Move(token_id, block_id * block_size + offset, first.dst_slot + 1)
+                yield replace(plan, moves=(*plan.moves, dead))
+                return
 
 
 def wild_event(runtime: Runtime, choose: Choose[Any]) -> ev.Event | None:
@@ -67,7 +166,11 @@ def wild_event(runtime: Runtime, choose: Choose[Any]) -> ev.Event | None:
     if choose([False, True]):
         event = right_event(runtime, choose)
         return None if event is None else _changed(runtime, event, choose)
-    return _Careless(runtime, choose).event()
+    for _ in range(ATTEMPTS):
+        event = _Careless(runtime, choose).event()
+        if event is not None:
+            return event
+    return None
 
 
 def _changed(runtime: Runtime, event: ev.Event, choose: Choose[Any]) -> ev.Event:
@@ -166,6 +269,10 @@ class _Careless:
             b for b, it in entries if b != block_id and it.vocab_ids == prefix.vocab_ids[: len(it.vocab_ids)]
         ]
         return ev.Share(self.req_id, self.epoch, (*before[:1], block_id), prefix.vocab_ids)
+
+    def make_share_of_anything(self) -> ev.Event:
+        vocab_ids = self.runtime.jobs[self.req_id].prompt[:2]
+        return ev.Share(self.req_id, self.epoch, (self.choose(self.block_ids),), vocab_ids)
 
     def make_cache(self) -> ev.Event:
         request = self.machine.requests.get(self.req_id)

@@ -168,7 +168,8 @@ def commit(state: State, event: ev.Commit) -> None:
             f"request {event.req_id} has {length} tokens after its commit, not {event.length}",
         )
     num_freed = len(plan.source_blocks) - len(plan.destination_blocks)
-    if worker.in_forward is not None and length + num_freed * state.config.block_size != state.length(event.req_id):
+    is_moved = length + num_freed * state.config.block_size != state.length(event.req_id)
+    if worker.in_forward is not None and (is_moved or _is_recycling(state, event.req_id, worker)):
         raise VTokenError(
             Rule.LAYOUT_DURING_FORWARD,
             f"a commit of request {event.req_id} would move its end, where forward {worker.in_forward} writes",
@@ -182,7 +183,7 @@ def commit(state: State, event: ev.Commit) -> None:
     else:
         listed = state.table.block_ids(event.req_id)
         after = blocks_after(listed, plan.source_blocks, plan.destination_blocks)
-        state.table.apply_moves(event.req_id, event.moves, after)
+        state.table.apply_moves(event.req_id, event.moves, after, state.pool.is_protected)
     worker.block_ids = expected_blocks
     worker.leased = [block_id for block_id in worker.leased if block_id not in plan.destination_blocks]
     worker.plan = None
@@ -232,7 +233,10 @@ def release(state: State, event: ev.Release) -> None:
 
     worker.block_ids = [block_id for block_id in worker.block_ids if block_id not in event.block_ids]
     worker.leased = [block_id for block_id in worker.leased if block_id not in event.block_ids]
-    if event.req_id in state.table and state.table.release_blocks(event.req_id, event.block_ids):
+    is_protected = state.pool.is_protected
+    if event.req_id in state.table and state.table.release_blocks(
+        event.req_id, event.block_ids, is_protected
+    ):
         worker.resident_entries = None
     if not state.is_async:
         _agree(state, event.req_id, worker)
@@ -300,7 +304,8 @@ def _check_forward(state: State, event: ev.Plan, worker: WorkerRequest) -> None:
     """Keep a plan clear of the forward that runs with its request."""
     if worker.in_forward is None:
         return
-    if state.config.view == "packed" or event.strategy == "in_place":
+    is_recycling = _is_recycling(state, event.req_id, worker)
+    if state.config.view == "packed" or event.strategy == "in_place" or is_recycling:
         raise VTokenError(
             Rule.LAYOUT_DURING_FORWARD,
             f"request {event.req_id} is planned for while forward {worker.in_forward} writes it",
@@ -319,6 +324,13 @@ def _check_forward(state: State, event: ev.Plan, worker: WorkerRequest) -> None:
             Rule.LAYOUT_DURING_FORWARD,
             f"a source of request {event.req_id} is written by forward {worker.in_forward}",
         )
+
+
+def _is_recycling(state: State, req_id: str, worker: WorkerRequest) -> bool:
+    """Tell whether the running forward has still to write its one token over a dead one."""
+    read = state.read_in_flight(req_id, worker)
+    is_left = state.num_unwritten(req_id, worker) > 0
+    return is_left and read is not None and read.length == state.length(req_id)
 
 
 def _plan_in_flight(state: State, event: ev.Copy | ev.Commit | ev.Cancel) -> PlanInFlight:
@@ -362,9 +374,8 @@ def _length_after(state: State, worker: WorkerRequest, flight: PlanInFlight) -> 
     if plan.strategy == "copy_on_write":
         return state.length(req_id)
     listed = state.table.block_ids(req_id)
-    return state.table.length_after(
-        req_id, plan.moves, blocks_after(listed, plan.source_blocks, plan.destination_blocks)
-    )
+    after = blocks_after(listed, plan.source_blocks, plan.destination_blocks)
+    return state.table.length_after(req_id, plan.moves, after, state.pool.is_protected)
 
 
 def _check_report_of_release(state: State, event: ev.Release, worker: WorkerRequest) -> None:
@@ -380,7 +391,7 @@ def _check_report_of_release(state: State, event: ev.Release, worker: WorkerRequ
     still_listed = [block_id for block_id in listed if block_id in kept]
     length = state.length(event.req_id)
     if still_listed != listed:
-        length = state.table.length_after(event.req_id, (), still_listed)
+        length = state.table.length_after(event.req_id, (), still_listed, state.pool.is_protected)
     num_left = len(kept) * state.config.block_size - length
     if num_left < _num_tail_slots(state, event.req_id):
         raise VTokenError(

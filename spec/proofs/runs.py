@@ -1,0 +1,174 @@
+"""Runs of a machine with right and wrong events tried in each state, until spec and model differ.
+
+Source: paper 3.2 to 3.5.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+
+from spec.proofs.cosimulate import Cosimulation, Outcome
+from spec.proofs.wild_events import CONFIGS, JOBS, right_event, temptations, wild_event
+from spec.report import Progress
+from spec.runtime import Runtime
+from vtoken_ref import events as ev
+from vtoken_ref.machine import Machine, MachineConfig
+from vtoken_ref.rules import VTokenError
+
+NUM_TRIES = 150
+"""Events tried in a run."""
+TRIES_PER_STATE_CHECK = 8
+"""Events tried from one look at the invariant to the next."""
+
+INVARIANT = "invariant"
+"""That the inductive invariant of the model holds in every state of the spec."""
+REST = "rest"
+"""That the spec refuses what the model has no word for, and that other events change nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A run that ends in an event on which spec and model differ, or in a state that breaks the invariant.
+
+    Attributes:
+        name: of the transition, ``INVARIANT`` or ``REST``.
+        config: of the run.
+        events: of the run, the one that was tried last.
+        problem: what they do not agree on.
+
+    """
+
+    name: str
+    config: MachineConfig
+    events: tuple[ev.Event, ...]
+    problem: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been tried, by transition or ``REST``: accepted, refused, refused for what is outside.
+
+    ``decisive`` counts by transition and guard the refusals that the model has made by that guard alone.
+    """
+
+    accepted: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)
+    decisive: Counter[tuple[str, str]] = field(default_factory=Counter)
+    num_states: int = 0
+    num_runs: int = 0
+
+    def counter(self, outcome: Outcome) -> Counter[str]:
+        """Return where an event is counted that the two agree on."""
+        if outcome.accepted:
+            return self.accepted
+        return self.outside if outcome.is_outside else self.refused
+
+
+def search(
+    cosimulation: Cosimulation, num_runs: int, progress: Progress, end: float | None = None
+) -> tuple[Tally, Difference | None]:
+    """Return what has been tried in so many runs, and the shortest form of the first difference found.
+
+    Args:
+        cosimulation: compares.
+        num_runs: the most runs.
+        progress: told of each run.
+        end: on the monotonic clock, when no run is begun any more.
+
+    """
+    tally = Tally()
+    found = None
+    for seed in range(num_runs):
+        if found is not None or (end is not None and time.monotonic() > end):
+            break
+        progress("cosimulation", seed, num_runs)
+        found = _Run(cosimulation, tally, seed).make()
+        tally.num_runs += 1
+    progress("cosimulation", num_runs, num_runs)
+    return tally, None if found is None else _shortened(found, cosimulation)
+
+
+class _Run:
+    def __init__(self, cosimulation: Cosimulation, tally: Tally, seed: int) -> None:
+        self.cosimulation, self.tally, self.seed = cosimulation, tally, seed
+        self.choose = Random(seed).choice
+        self.runtime = Runtime(CONFIGS[seed % len(CONFIGS)], JOBS)
+        self.events: list[ev.Event] = []
+
+    def make(self) -> Difference | None:
+        """Try events until spec and model differ."""
+        for index in range(NUM_TRIES):
+            is_wild = self.choose([False, False, True])
+            event = (wild_event if is_wild else right_event)(self.runtime, self.choose)
+            found = None if event is None else self._try_all(event, is_wild)
+            if found is None and index % TRIES_PER_STATE_CHECK == 0:
+                found = self._look()
+            if found is not None:
+                return found
+        return None
+
+    def _try_all(self, event: ev.Event, is_wild: bool) -> Difference | None:
+        """Try an event, and first what is nearly the same."""
+        for tempting in [] if is_wild else temptations(self.runtime, event):
+            if found := self._try(tempting):
+                return found
+        found = self._try(event)
+        # Most wrong events that are right after all end a request or take its blocks.
+        if found is None and (not is_wild or self.choose([False, False, False, False, True])):
+            self._apply(event)
+        return found
+
+    def _apply(self, event: ev.Event) -> None:
+        with suppress(VTokenError):
+            self.runtime.apply(event)
+            self.events.append(event)
+
+    def _try(self, event: ev.Event) -> Difference | None:
+        machine, tally = self.runtime.machine, self.tally
+        outcome = self.cosimulation.try_event(machine, event, self.seed)
+        if outcome.problem:
+            name = outcome.transitions[0] if outcome.transitions else REST
+            return Difference(name, machine.config, (*self.events, event), outcome.problem)
+        tally.counter(outcome).update(outcome.transitions or (REST,))
+        tally.decisive.update(outcome.decisive)
+        return None
+
+    def _look(self) -> Difference | None:
+        machine = self.runtime.machine
+        self.tally.num_states += 1
+        broken = self.cosimulation.broken_invariant(machine, self.seed)
+        if not broken:
+            return None
+        return Difference(INVARIANT, machine.config, tuple(self.events), f"{broken} does not hold")
+
+
+def _shortened(found: Difference, cosimulation: Cosimulation) -> Difference:
+    """Return a run without the events that the difference does not need."""
+    index = len(found.events) - 2
+    while index >= 0:
+        events = found.events[:index] + found.events[index + 1 :]
+        problem = _problem(found, events, cosimulation)
+        if problem:
+            found = Difference(found.name, found.config, events, problem)
+        index = min(index - 1, len(found.events) - 2)
+    return found
+
+
+def _problem(found: Difference, events: Sequence[ev.Event], cosimulation: Cosimulation) -> str:
+    """Return what is wrong at the end of a run, nothing when it is no run or nothing is."""
+    machine = Machine(found.config)
+    try:
+        for event in events if found.name == INVARIANT else events[:-1]:
+            machine.apply(event)
+    except VTokenError:
+        return ""
+    if found.name == INVARIANT:
+        broken = cosimulation.broken_invariant(machine)
+        return f"{broken} does not hold" if broken else ""
+    outcome = cosimulation.try_event(machine, events[-1])
+    is_same = found.name in (outcome.transitions or (REST,))
+    return outcome.problem if is_same else ""
