@@ -129,9 +129,7 @@ class Runtime:
 
     def _follow_sync(self, event: ev.Sync) -> None:
         slots = {
-            token_id: slot
-            for token_id, slot in self.reads[event.req_id].items()
-            if slot not in event.slots
+            token_id: slot for token_id, slot in self.reads[event.req_id].items() if slot not in event.slots
         }
         slots.update(enumerate(event.slots, event.first_token_id))
         self.reads[event.req_id] = slots
@@ -292,7 +290,9 @@ class Runtime:
         """Tell whether a step gives the worker something to do: only with one it gets on with reclaiming."""
         machine = self.machine
         is_waiting = bool(machine.requests) and not ready and not machine.steps
-        return bool(machine.to_forget) or (is_waiting and (machine.is_async or machine.config.reclaim is not None))
+        return bool(machine.to_forget) or (
+            is_waiting and (machine.is_async or machine.config.reclaim is not None)
+        )
 
     def _reads(self, req_id: str) -> list[ev.Read]:
         machine, most = self.machine, self.most_query(req_id)
@@ -303,7 +303,11 @@ class Runtime:
             ev.Read(req_id, request.epoch, num_query, request.length + num_query, "")
             for num_query in sorted({1, most} if most else ())
         ]
-        if machine.config.strategy in (None, "recycle") and not machine.is_async and recyclable_slots(machine, req_id):
+        if (
+            machine.config.strategy in (None, "recycle")
+            and not machine.is_async
+            and recyclable_slots(machine, req_id)
+        ):
             num_known = min(request.num_known, self.jobs[req_id].num_tokens)
             if request.num_tokens < num_known and not self.outputs(req_id):
                 reads.append(ev.Read(req_id, request.epoch, 1, request.length, ""))
@@ -363,7 +367,11 @@ class Runtime:
         reads = machine.forwards[step].reads.values()
         for read in reads:
             worker = machine.workers.get(read.req_id)
-            if worker is not None and worker.in_forward == step and machine.num_unwritten(read.req_id, worker):
+            if (
+                worker is not None
+                and worker.in_forward == step
+                and machine.num_unwritten(read.req_id, worker)
+            ):
                 return []
         return [ev.Forward(step, "end", tuple(map(self._read_back, reads)))]
 
@@ -377,7 +385,9 @@ class Runtime:
 
     def _digest(self, places: Iterable[tuple[int, int | None]]) -> str:
         memory = self.machine.memory
-        return digest((token_id, _as_number(memory.get(-1 if slot is None else slot))) for token_id, slot in places)
+        return digest(
+            (token_id, _as_number(memory.get(-1 if slot is None else slot))) for token_id, slot in places
+        )
 
     # Messages.
 
@@ -461,7 +471,7 @@ class Runtime:
                 machine.table,
                 req_id,
                 strategy,
-                machine.pool.is_protected,
+                machine.protection(req_id),
                 leased_blocks,
                 self._max_source_blocks,
                 view=machine.config.view,
@@ -471,9 +481,9 @@ class Runtime:
                 yield strategy, relocation
 
     def _copies_on_write(self, req_id: str, worker: WorkerRequest) -> Iterator[ev.Event]:
-        table, pool = self.machine.table, self.machine.pool
+        table, is_protected = self.machine.table, self.machine.protection(req_id)
         for source in table.written_blocks(req_id) if worker.leased else ():
-            if pool.is_protected(source) and table.live_in_block(req_id, source):
+            if is_protected(source) and table.live_in_block(req_id, source):
                 moves = copy_on_write_moves(table, req_id, source, worker.leased[0])
                 yield self.plan(req_id, "copy_on_write", Relocation((source,), (worker.leased[0],), moves))
 
@@ -501,7 +511,8 @@ class Runtime:
         if req_id not in machine.table:
             return False
         written = machine.table.written_blocks(req_id)
-        if any(machine.pool.is_protected(b) and machine.table.live_in_block(req_id, b) for b in written):
+        is_protected = machine.protection(req_id)
+        if any(is_protected(b) and machine.table.live_in_block(req_id, b) for b in written):
             return True
         taken = [-1 - index for index in range(num_blocks)]
         return any(
@@ -525,7 +536,8 @@ class Runtime:
         if plan.strategy == "in_place":
             left = left[:1]
         return [
-            ev.Copy(plan.req_id, plan.epoch, plan.plan_id, (move.token_id,), NBYTES_PER_TOKEN) for move in left
+            ev.Copy(plan.req_id, plan.epoch, plan.plan_id, (move.token_id,), NBYTES_PER_TOKEN)
+            for move in left
         ]
 
     def commits(self, req_id: str) -> list[ev.Event]:
@@ -543,7 +555,7 @@ class Runtime:
         length = table.length(req_id)
         if plan.strategy != "copy_on_write":
             after = blocks_after(table.block_ids(req_id), sources, destinations)
-            length = table.length_after(req_id, plan.moves, after, self.machine.pool.is_protected)
+            length = table.length_after(req_id, plan.moves, after, self.machine.protection(req_id))
         moved_to = {move.token_id: move.dst_slot for move in plan.moves}
         live = table.live_tokens(req_id)
         after_digest = self._digest(
@@ -581,7 +593,7 @@ class Runtime:
         if not machine.is_async:
             given_up |= machine.pool.held_by(req_id) - set(worker.block_ids)
         if worker.in_forward is None and req_id in machine.table:
-            given_up |= set(wholly_dead_blocks(machine.table, req_id, machine.pool.is_protected))
+            given_up |= set(wholly_dead_blocks(machine.table, req_id, machine.protection(req_id)))
         return [ev.Release(req_id, worker.epoch, (block_id,)) for block_id in sorted(given_up - in_plan)]
 
     # Inside.
@@ -596,11 +608,9 @@ class Runtime:
         return None if reclaim is None else reclaim.max_source_blocks
 
 
-
 def _as_number(fingerprint: str | None) -> int:
     """Return a fingerprint as a digest takes it; 0 for a slot that was never or badly written."""
     try:
         return int(fingerprint or "0", 16)
     except ValueError:
         return 0
-

@@ -61,8 +61,7 @@ def test_the_orderings_exclude_every_race(prover: Prover) -> None:
 
 @pytest.mark.parametrize("ordering", orderings.guards())
 def test_without_an_ordering_the_watermark_model_has_its_races(prover: Prover, ordering: str) -> None:
-    proofs = [proof for proof in orderings.proofs(ordering, quick=True) if ".timed." not in proof.name]
-    failed = refuted([prover.prove(proof) for proof in proofs])
+    failed = refuted([prover.prove(proof) for proof in orderings.proofs_of_watermarks(ordering)])
 
     races, reuses = RACES_WITHOUT[ordering], REUSES_WITHOUT.get(ordering, set())
     inductive = {f"orderings.issue_{race.split('_')[0]}.{race}" for race in races}
@@ -75,7 +74,7 @@ def test_without_an_ordering_the_watermark_model_has_its_races(prover: Prover, o
 
 
 def test_a_schedule_says_what_is_issued_and_which_race_it_is(prover: Prover) -> None:
-    proofs = {proof.name: proof for proof in orderings.proofs("copy_after_forward", quick=True)}
+    proofs = {proof.name: proof for proof in orderings.proofs_of_watermarks("copy_after_forward")}
     check = prover.prove(proofs["orderings.run.copy_read_after_write"])
     assert "forward 1 is issued" in check.detail
     assert "copy 1 reads the slot while forward 1, which writes it, is in flight" in check.detail

@@ -6,7 +6,7 @@ the explorer, the state machines, tests and ``vtoken replay --paranoid`` evaluat
 Source: paper 3.5.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from vtoken_ref.events import PlanStrategy
 from vtoken_ref.planner import Relocation, check_relocation
@@ -23,7 +23,8 @@ def violations(state: State) -> list[tuple[Rule, str]]:
         What is wrong, with the rule under which it is reported.
 
     """
-    problems = [(Rule.SLOT_USED_TWICE, text) for text in unique_mapping(state.table, state.pool)]
+    dead = [r for r, worker in state.workers.items() if not state.is_current(r, worker.epoch)]
+    problems = [(Rule.SLOT_USED_TWICE, text) for text in unique_mapping(state.table, state.pool, dead)]
     problems += [(Rule.KV_CHANGED, text) for text in kv_content(state)]
     problems += [(Rule.LEAK, text) for text in pool_accounting(state.pool)]
     problems += [(Rule.NOT_HELD, text) for text in holding(state)]
@@ -111,8 +112,8 @@ def agreement(state: State) -> list[str]:
     """I8: what the scheduler has given covers every token under way, whatever the worker does first.
 
     For each request the worker's blocks and those on their way to it have a slot for each resident
-    token and each token of the steps that have begun. When no message is under way, the scheduler has what the
-    worker has told.
+    token and each token of the steps that have begun. When no message is under way, the scheduler has
+    what the worker has told.
     """
     problems = []
     for req_id, request in state.requests.items():
@@ -158,10 +159,11 @@ def token_conservation(before: Iterable[tuple[int, int]], after: Iterable[tuple[
     return problems
 
 
-def unique_mapping(table: TokenTable, pool: BlockPool) -> list[str]:
+def unique_mapping(table: TokenTable, pool: BlockPool, dead: Collection[str] = ()) -> list[str]:
     """I2: each live token has exactly one slot, each slot serves at most one token.
 
-    Slots of a shared block may serve the same token id of each of its holders.
+    Slots of a shared block may serve the same token id of each of its holders. What is left of ``dead``
+    requests serves nobody.
     """
     problems: list[str] = []
     owner: dict[int, tuple[str, int]] = {}
@@ -185,6 +187,8 @@ def unique_mapping(table: TokenTable, pool: BlockPool) -> list[str]:
                 problems.append(
                     f"token {token_id} of request {req_id} is in slot {slot} and recorded elsewhere"
                 )
+            if req_id in dead:
+                continue
             other = owner.setdefault(slot, (req_id, token_id))
             same_shared = other[1] == token_id and pool.is_protected(block_id)
             if other != (req_id, token_id) and not same_shared:

@@ -53,8 +53,6 @@ class Machine(State):
         """
         if self.is_over:
             raise VTokenError(Rule.TRACE_AFTER_END, f"a {event.kind} event follows the end")
-        if event.kind in ASYNC_EVENTS and not self.is_async:
-            raise VTokenError(Rule.MESSAGE_ORDER, f"a {event.kind} event in a run of async depth 0")
         TRANSITIONS[type(event)](self, event)
         self.num_events += 1
 
@@ -64,7 +62,5 @@ class Machine(State):
         self.copy_into(other)
         return other
 
-
-ASYNC_EVENTS = ("report", "deliver")
 
 __all__ = ["Machine", "MachineConfig"]

@@ -8,7 +8,7 @@ has: the content of every slot, and what a forward reads.
 Source: paper 3.2 to 3.5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from vtoken_ref import events as ev
@@ -407,6 +407,28 @@ class State:
             return 0
         first = self.forwards[worker.in_forward].first_new_token[req_id]
         return read.num_query - (self.num_tokens(req_id) - first)
+
+    # What may be written.
+
+    def protection(self, req_id: str) -> Callable[[int], bool]:
+        """Return whether somebody else relies on what a block of a request holds, by block.
+
+        It is cached, or another request has it as well. With async depth 1 that may also be one that has
+        ended, and the worker still has it or is about to; and what the worker has may itself be such a one.
+        """
+        pool, worker = self.pool, self.workers.get(req_id)
+        is_alive = worker is not None and self.is_current(req_id, worker.epoch)
+        mine = {req_id} if is_alive else set()
+        lists = [other.block_ids for other_id, other in self.workers.items() if other_id != req_id]
+        for forward in self.forwards.values():
+            if not forward.is_started:
+                lists += [list(m.new_blocks) for other_id, m in forward.message.items() if other_id != req_id]
+
+        def is_protected(block_id: int) -> bool:
+            is_held = bool(pool.holders.get(block_id, mine) - mine)
+            return is_held or block_id in pool.cached or any(block_id in block_ids for block_ids in lists)
+
+        return is_protected
 
     # What may still touch a block.
 

@@ -49,9 +49,10 @@ class TokenTable:
     token moves there, its block leaves the request, or the resident length retreats below it. The
     tokens of a request lie in its block list in writing order; the *resident length* counts the
     slots up to the last written one, and after moves or a release it retreats to just after the last
-    live token, but not into a protected block, where nothing may be written. Two requests that list one block share it: its slots hold the same tokens of both, and
-    neither writes over the other. Every operation checks everything first, then changes; an illegal
-    call raises and changes nothing. No operation scans all tokens but those that list them.
+    live token, but not into a protected block, where nothing may be written. Two requests that list
+    one block share it: its slots hold the same tokens of both, and neither writes over the other. Every
+    operation checks everything first, then changes; an illegal call raises and changes nothing. No
+    operation scans all tokens but those that list them.
 
     Args:
         block_size: slots per block, S.

@@ -214,7 +214,7 @@ CONTRACTS = (
     Contract(
         packed_plan_in_place,
         f"{_FIVE}, reserve 0 to 2",
-        ((False, True, True, True, False), 1),
+        ((False, True, True, False, False), 1),
         (*PLAN_RULES, Rule.PLAN_PACKED.id, "I7"),
     ),
     Contract(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from vtoken_ref.planner import Relocation, blocks_after
 from vtoken_ref.table import TokenTable
 
+Three = tuple[bool, bool, bool]
 Four = tuple[bool, bool, bool, bool]
 Five = tuple[bool, bool, bool, bool, bool]
 Six = tuple[bool, bool, bool, bool, bool, bool]

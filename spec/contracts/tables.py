@@ -1,7 +1,7 @@
 """Contracts of the token table: an operation is refused and changes nothing, or keeps every live token."""
 
 from spec.contracts.contract import Contract
-from spec.contracts.small import Four, holds_each_live_token_once, small_table
+from spec.contracts.small import Four, Three, holds_each_live_token_once, small_table
 from vtoken_ref.events import Move
 from vtoken_ref.rules import Rule, VTokenError
 from vtoken_ref.table import TokenTable
@@ -56,11 +56,11 @@ def waste_is_the_share_of_slots_without_a_live_token(is_dead: Four, num_unwritte
 
 
 def a_move_keeps_every_live_token_or_changes_nothing(
-    is_dead: tuple[bool, bool, bool], token_id: int, src_slot: int, dst_slot: int
+    is_dead: tuple[bool, bool], token_id: int, src_slot: int, dst_slot: int
 ) -> bool:
     """One move, whatever it names, is refused and changes nothing or keeps each live token in one slot."""
     assert 0 <= token_id <= 3 and 4 <= src_slot <= 9 and 3 <= dst_slot <= 9
-    table = small_table(2, (4, 2), is_dead)
+    table = small_table(2, (4, 2), (*is_dead, False))
     live, slots = table.live_tokens("a"), table.slot_mapping("a")
     try:
         table.apply_moves("a", [Move(token_id, src_slot, dst_slot)])
@@ -90,9 +90,9 @@ def a_release_keeps_every_live_token_or_changes_nothing(is_dead: Four, first: bo
     return bool(given_up)
 
 
-def a_recycled_slot_was_dead(is_dead: Four, slot: int) -> bool:
+def a_recycled_slot_was_dead(is_dead: Three, slot: int) -> bool:
     """A new token takes over a dead slot, or is refused and nothing changes."""
-    assert 3 <= slot <= 10
+    assert 3 <= slot <= 9
     table = small_table(2, (4, 2), is_dead)
     live, slots = table.live_tokens("a"), table.slot_mapping("a")
     try:
@@ -101,8 +101,8 @@ def a_recycled_slot_was_dead(is_dead: Four, slot: int) -> bool:
         assert (table.live_tokens("a"), table.slot_mapping("a")) == (live, slots)
         return False
     assert slot not in slots
-    assert new_token == 4
-    assert holds_each_live_token_once(table, [*live, 4])
+    assert new_token == 3
+    assert holds_each_live_token_once(table, [*live, 3])
     return True
 
 
@@ -127,8 +127,8 @@ CONTRACTS = (
     ),
     Contract(
         a_move_keeps_every_live_token_or_changes_nothing,
-        "3 tokens in 2 blocks of 2, any of them dead, any move among slots 3 to 9",
-        ((False, True, False), 2, 4, 9),
+        "3 tokens in 2 blocks of 2, any of the first two dead, any move among slots 3 to 9",
+        ((False, True), 2, 4, 9),
         (
             Rule.DEAD_MOVE.id,
             Rule.STALE_SOURCE.id,
@@ -146,8 +146,8 @@ CONTRACTS = (
     ),
     Contract(
         a_recycled_slot_was_dead,
-        "4 tokens in 2 blocks of 2, any of them dead, any slot in or next to these blocks",
-        ((False, True, False, False), 9),
+        "3 tokens in 2 blocks of 2, any of them dead, any slot of 3 to 9",
+        ((False, True, False), 9),
         (Rule.RECYCLE.id, "I1", "I2"),
     ),
 )

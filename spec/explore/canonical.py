@@ -40,9 +40,7 @@ def key(node: Node, symmetries: Sequence[Order]) -> bytes:
     requests = [_Part(runtime, names, job) for job in runtime.jobs.values()]
     if len(symmetries) > 1:
         smallest = min([requests[at].numbers for at in order] for order in symmetries)
-        symmetries = [
-            order for order in symmetries if [requests[at].numbers for at in order] == smallest
-        ]
+        symmetries = [order for order in symmetries if [requests[at].numbers for at in order] == smallest]
     text = min(_text(runtime, names, [requests[at] for at in order]) for order in symmetries)
     return blake2b(bytes([*node.left.values(), *text]), digest_size=KEY_BYTES).digest()
 
@@ -368,4 +366,6 @@ def contents(job: Job) -> tuple[list[str], list[str]]:
 def num_shared(vocab_ids: tuple[int, ...], job: Job) -> int:
     """Return how many of these leading tokens are those of a job."""
     own = job.vocab_ids(0, len(vocab_ids))
-    return next((at for at, pair in enumerate(zip(vocab_ids, own, strict=False)) if pair[0] != pair[1]), len(own))
+    return next(
+        (at for at, pair in enumerate(zip(vocab_ids, own, strict=False)) if pair[0] != pair[1]), len(own)
+    )

@@ -56,11 +56,14 @@ class Node:
             self.left[event.kind] -= 1
 
 
-def root(configuration: Configuration) -> Node:
-    """Return the state in which nothing has happened."""
-    return Node(
-        configuration, Runtime(configuration.config, configuration.jobs), dict(configuration.limits)
-    )
+def root(configuration: Configuration) -> tuple[Node, list[ev.Event]]:
+    """Return the state in which the search begins, and the events that have led there."""
+    runtime = Runtime(configuration.config, configuration.jobs)
+    events: list[ev.Event] = []
+    for event in configuration.opening(runtime):
+        runtime.apply(event)
+        events.append(event)
+    return Node(configuration, runtime, dict(configuration.limits)), events
 
 
 def options(node: Node) -> list[Option]:
@@ -81,10 +84,11 @@ def facts(runtime: Runtime) -> Iterator[ev.Event]:
     machine = runtime.machine
     for req_id in list(machine.workers):
         yield from runtime.syncs(req_id)
-        yield from runtime.commits(req_id)
         yield from runtime.cancels(req_id)
-        if not _is_packed_over_a_read(runtime, req_id):
+        if not _is_read(runtime, req_id, ("in_place",)):
             yield from runtime.copies(req_id)
+        if not _is_read(runtime, req_id):
+            yield from runtime.commits(req_id)
     yield from runtime.late_copies()
     yield from runtime.late_cancels()
     yield from runtime.ends()
@@ -111,8 +115,10 @@ def choices(runtime: Runtime) -> Iterator[ev.Event]:
         yield from runtime.defers(req_id)
         yield from runtime.plans(req_id)
         yield from runtime.releases(req_id)
-        if _is_packed_over_a_read(runtime, req_id):
+        if _is_read(runtime, req_id, ("in_place",)):
             yield from runtime.copies(req_id)
+        if _is_read(runtime, req_id):
+            yield from runtime.commits(req_id)
     yield from runtime.uncaches()
     yield from runtime.frees()
     yield from runtime.begins()
@@ -120,12 +126,14 @@ def choices(runtime: Runtime) -> Iterator[ev.Event]:
         yield from runtime.starts()
 
 
-def _is_packed_over_a_read(runtime: Runtime, req_id: str) -> bool:
-    """Tell whether a request is packed in place while its forward runs: the worker then has to look out."""
+def _is_read(
+    runtime: Runtime, req_id: str, strategies: tuple[str, ...] = ("out_of_place", "in_place", "copy_on_write")
+) -> bool:
+    """Tell whether a request with such a plan is in a running forward, so that the worker may have to wait."""
     worker = runtime.machine.workers.get(req_id)
     if worker is None or worker.plan is None or worker.in_forward is None:
         return False
-    return worker.plan.plan.strategy == "in_place"
+    return worker.plan.plan.strategy in strategies
 
 
 def _is_waiting_for_plan(runtime: Runtime) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
 
+from spec.explore.openings import Opening, nothing
 from spec.runtime import Job
 from vtoken_ref.machine import MachineConfig
 
@@ -20,6 +21,7 @@ class Configuration:
         about: one sentence: what it is for.
         config: of the machine.
         jobs: the requests that may enter.
+        opening: what has happened when the search begins.
         limits: by event kind, how often it may be chosen on one path; 0 leaves it out. A kind that is
             not named is not limited.
         max_states: the search is cut when it has found so many distinct states.
@@ -32,6 +34,7 @@ class Configuration:
     about: str
     config: MachineConfig
     jobs: tuple[Job, ...]
+    opening: Opening = nothing
     limits: Mapping[str, int] = field(default_factory=dict)
     max_states: int = 100_000
     is_quick: bool = False

@@ -63,9 +63,19 @@ def _stuck(runtime: Runtime) -> Iterator[Problem]:
     """I9: a running forward can write its tokens, and blocks that nothing can touch do not stay fenced."""
     machine = runtime.machine
     for req_id, worker in machine.workers.items():
-        if worker.in_forward is not None and machine.num_unwritten(req_id, worker) and not runtime.syncs(req_id):
+        if (
+            worker.in_forward is not None
+            and machine.num_unwritten(req_id, worker)
+            and not runtime.syncs(req_id)
+        ):
             yield Problem("I9", f"forward {worker.in_forward} has no slot for the next token of {req_id}")
-    if machine.requests or machine.steps or machine.retiring or machine.to_forget or machine.reported is not None:
+    if (
+        machine.requests
+        or machine.steps
+        or machine.retiring
+        or machine.to_forget
+        or machine.reported is not None
+    ):
         return
     hazards = machine.hazards()
     for block_id, fence in machine.pool.fences.items():

@@ -90,7 +90,7 @@ def could_win(runtime: Runtime) -> bool:
             return True
         if req_id not in machine.table:
             continue
-        dead = wholly_dead_blocks(machine.table, req_id, machine.pool.is_protected)
+        dead = wholly_dead_blocks(machine.table, req_id, machine.protection(req_id))
         if any(machine.pool.refcount(block_id) == 1 for block_id in dead):
             return True
         config = machine.config.reclaim

@@ -89,7 +89,7 @@ class Search:
         return self.found
 
     def _search(self) -> None:
-        start = root(self.configuration)
+        start, _ = root(self.configuration)
         self._number_of[key(start, self._symmetries)] = 0
         self._parents.append(-1)
         self._choices.append(0)
@@ -159,7 +159,7 @@ class Search:
         while number:
             numbers.append(self._choices[number])
             number = self._parents[number]
-        node, events = root(self.configuration), []
+        node, events = root(self.configuration)
         for choice in reversed(numbers):
             event = options(node)[choice].event
             node.apply(event)

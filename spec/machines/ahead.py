@@ -1,10 +1,10 @@
 """Runs of async depth 1: the scheduler is a step ahead, and every message may be late."""
 
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import precondition
 
 from spec.machines.packed import own_prompt
-from spec.machines.rules import Run
-from vtoken_ref.machine import MachineConfig
+from spec.machines.rules import Run, configured
+from spec.machines.tally import rule
 
 
 class Ahead(Run):
@@ -16,53 +16,56 @@ class Ahead(Run):
     @rule()
     def start(self) -> None:
         """The worker takes the oldest step message."""
-        self.fire("start", "starts", 0)
+        self.offer("starts", 0)
 
     @precondition(lambda self: self.found("reports"))
     @rule()
     def report(self) -> None:
         """The worker is done with a step."""
-        self.fire("report", "reports", 0)
+        self.offer("reports", 0)
 
-    @precondition(lambda self: self.found("delivers"))
+    @precondition(lambda self: self.found("delivers") or self.found("outputs"))
     @rule()
     def deliver(self) -> None:
         """The scheduler takes the oldest report."""
-        self.fire("deliver", "delivers", 0)
+        self.deliver_one()
 
     def run_step(self, pick: int, mask: int) -> None:
         """Begin a step if one more may be in flight; the worker does a part of what it has to do."""
         self.make_ready(pick)
         if self.may_begin():
-            self.offer("begins", -1)
+            self.begin_large(pick)
         if mask & 1:
             self.offer("starts", 0)
-            self.offer_all("syncs")
+            self.write_all(pick)
         if mask & 32:
             self.make_ready(pick)
             if self.may_begin():
-                self.offer("begins", -1)
+                self.begin_large(pick >> 3)
+        self.go_on_over(pick, mask)
         if mask & 2:
             self.offer("ends", 0)
-        if mask & 4 and self.machine.reported is not None:
-            for req_id in self.runtime.jobs:
+        if self.machine.reported is not None:
+            for req_id in self.runtime.jobs if mask & 4 else ():
                 self.keep_budget(req_id, pick)
-        self.decide(pick, mask)
+            self.decide(pick, mask)
         if mask & 8:
             self.offer_all("late_copies")
             self.offer("reports", 0)
         if mask & 16:
-            self.offer("delivers", 0)
+            if self.machine.reports and len(self.machine.steps) > 1:
+                self.happened("delivered late")
+            self.deliver_one()
 
 
 class AheadPacked(Ahead):
     """Dead tokens stay visible until they are reclaimed."""
 
     configs = (
-        MachineConfig(2, range(14), headroom=2, async_depth=1, max_query=3),
-        MachineConfig(2, range(12), headroom=0, async_depth=1, max_query=8, strategy="in_place"),
-        MachineConfig(2, range(3, 15), headroom=3, async_depth=1, max_query=2, strategy="out_of_place"),
-        MachineConfig(3, range(8), headroom=1, async_depth=1, max_query=4, strategy="recycle"),
+        configured(2, range(14), headroom=2, async_depth=1, max_query=3),
+        configured(2, range(12), headroom=0, async_depth=1, max_query=8, strategy="in_place"),
+        configured(2, range(3, 15), headroom=3, async_depth=1, max_query=2, strategy="out_of_place"),
+        configured(3, range(8), headroom=1, async_depth=1, max_query=4, strategy="recycle"),
     )
 
 
@@ -70,9 +73,8 @@ class AheadIndirect(Ahead):
     """A dead token leaves the visible set at once."""
 
     configs = (
-        MachineConfig(2, range(13), headroom=3, view="indirect", async_depth=1, max_query=3),
-        MachineConfig(
-            2, range(3, 15), headroom=2, view="indirect", async_depth=1, max_query=8, strategy="out_of_place"
+        configured(2, range(13), headroom=3, view="indirect", async_depth=1, max_query=3),
+        configured(2, range(3, 15), headroom=2, view="indirect", async_depth=1, max_query=8, strategy="out_of_place"
         ),
-        MachineConfig(3, range(9), headroom=2, view="indirect", async_depth=1, max_query=2),
+        configured(3, range(9), headroom=2, view="indirect", async_depth=1, max_query=2),
     )

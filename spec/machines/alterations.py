@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from vtoken_ref import events as ev
 
-NOT_ALTERED = frozenset({"vocab_ids", "num_prompt_tokens", "budget", "nbytes", "num_events"})
+NOT_ALTERED = frozenset({"vocab_ids", "num_prompt_tokens", "budget"})
 """What a machine cannot know better than the runtime: the client's wishes, and what was sampled."""
 WORDS: dict[str, tuple[str, ...]] = {
     "strategy": get_args(ev.PlanStrategy),

@@ -9,7 +9,7 @@ from typing import Any
 
 from spec.machines.device import Stream
 from spec.machines.oracle import Epoch
-from spec.runtime import Runtime
+from spec.runtime import NBYTES_PER_TOKEN, Runtime
 from vtoken_ref import events as ev
 from vtoken_ref.transitions.messages import layout_of
 
@@ -45,7 +45,10 @@ class Careless:
         yield ev.Free((block_id,))
         yield ev.Free(tuple(machine.pool.fences))
         yield ev.Deliver(machine.last_step)
-        reads = []
+        if machine.requests or machine.steps or machine.pool.fences:
+            num_blocks = len(machine.config.block_ids)
+            yield ev.End(machine.num_events, len(machine.ended), num_blocks)
+        reads: list[ev.Read] = []
         for req_id, request in machine.requests.items():
             count = max(min(1 + self.mask % 3, num_left(self.runtime, req_id)), 1)
             if num_left(self.runtime, req_id) > 0:
@@ -65,7 +68,9 @@ class Careless:
         if self.machine.reported is not None and not self._is_over_budget():
             yield ev.Report(
                 self.machine.reported,
-                tuple(layout_of(self.machine, req_id, worker) for req_id, worker in self.machine.workers.items()),
+                tuple(
+                    layout_of(self.machine, req_id, worker) for req_id, worker in self.machine.workers.items()
+                ),
             )
         for epoch, stream in self.streams.items():
             yield ev.Release(*epoch, (self.block_id,))
@@ -105,18 +110,24 @@ class Careless:
         self, epoch: Epoch, stream: Stream, sources: Sequence[int], candidates: Sequence[int], in_place: bool
     ) -> tuple[ev.Move, ...]:
         """Return the moves of all live tokens of the sources, as far as there is room."""
-        slots = {t: stream.slots[t] for t in self.live[epoch] if stream.slots[t] // self.block_size in sources}
+        slots = {
+            t: stream.slots[t] for t in self.live[epoch] if stream.slots[t] // self.block_size in sources
+        }
         order = sorted(slots)
         if in_place:
             order.sort(key=lambda token_id: sources.index(slots[token_id] // self.block_size))
-        room = [block_id * self.block_size + offset for block_id in candidates for offset in range(self.block_size)]
+        room = [
+            block_id * self.block_size + offset
+            for block_id in candidates
+            for offset in range(self.block_size)
+        ]
         moves = [ev.Move(t, slots[t], to) for t, to in zip(order, room, strict=False)]
         return tuple(move for move in moves if move.src_slot != move.dst_slot)
 
     def _of_plan(self, epoch: Epoch, stream: Stream, plan: ev.Plan) -> Iterator[ev.Event]:
         left = sorted(stream.left)
         for token_ids in (_subset(left, self.mask), left[-1:], left):
-            yield ev.Copy(*epoch, plan.plan_id, tuple(token_ids), 16 * len(token_ids))
+            yield ev.Copy(*epoch, plan.plan_id, tuple(token_ids), NBYTES_PER_TOKEN * len(token_ids))
         yield ev.Cancel(*epoch, plan.plan_id)
         worker = self.machine.workers.get(epoch[0])
         if worker is not None and worker.plan is not None and worker.plan.plan == plan:

@@ -1,17 +1,16 @@
 """Runs of the paper's view at async depth 0: attention takes any slots, copies go on over forwards."""
 
 from spec.machines.packed import own_prompt
-from spec.machines.rules import Run
-from vtoken_ref.machine import MachineConfig
+from spec.machines.rules import Run, configured
 
 
 class Indirect(Run):
     """A dead token leaves the visible set at once."""
 
     configs = (
-        MachineConfig(2, range(12), headroom=3, view="indirect", strategy="out_of_place"),
-        MachineConfig(2, range(3, 14), headroom=2, view="indirect"),
-        MachineConfig(3, range(9), headroom=2, view="indirect", strategy="out_of_place"),
-        MachineConfig(2, range(10), headroom=1, view="indirect", strategy="recycle"),
+        configured(2, range(12), headroom=3, view="indirect", strategy="out_of_place"),
+        configured(2, range(3, 14), headroom=2, view="indirect"),
+        configured(3, range(9), headroom=2, view="indirect", strategy="out_of_place"),
+        configured(2, range(10), headroom=1, view="indirect", strategy="recycle"),
     )
     prompt_of = staticmethod(own_prompt)

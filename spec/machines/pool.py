@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
+from hypothesis.stateful import initialize
 
 from spec.machines.pure import Pure, equal
+from spec.machines.tally import rule
 from vtoken_ref.pool import BlockPool, CachedPrefix, Hazard
 
 REQUESTS = ("a", "b", "c")
@@ -179,14 +180,14 @@ class Pool(Pure):
         self.num_hazards += 1
         number = self.num_hazards
         self.running.append(Hazard("step", step=number) if is_step else Hazard("epoch", -1, "a", number))
-        self.tally.rules["begin"] += 1
+        self.begin_step()
 
     @rule(which=st.integers(0, 3))
     def end(self, which: int) -> None:
         """It ends."""
         if self.running:
             self.running.pop(which % len(self.running))
-            self.tally.rules["end"] += 1
+            self.begin_step()
 
     # What the pool says.
 
@@ -212,10 +213,8 @@ class Pool(Pure):
         if not hasattr(self, "pool") or self.has_failed:
             return
         for req_id in REQUESTS:
-            self.release_all(req_id)
+            self.release_all(req_id=req_id)
         self.running.clear()
-        self.call("free", tuple(self.those("fenced")), frozenset(), is_legal=True)
-        for block_id in BLOCKS:
-            self.blocks[block_id].fence = None
-        self.verify()
-        equal("free blocks at the end", len(self.pool.free_blocks), NUM_BLOCKS)
+        with self.recorded():
+            self.call("free", tuple(self.those("fenced")), frozenset(), is_legal=True)
+            equal("free blocks at the end", len(self.pool.free_blocks), NUM_BLOCKS)

@@ -1,28 +1,24 @@
 """What the state machines of one pure part have in common: every call is legal or refused, as a naive model says."""
 
 import pickle
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-from hypothesis.stateful import RuleBasedStateMachine, invariant
+from hypothesis.stateful import invariant
 
 from spec.machines.oracle import Disagreement
-from spec.machines.tally import Tally
+from spec.machines.tally import Counted
 from vtoken_ref.rules import VTokenError
 
 
-class Pure(RuleBasedStateMachine):
+class Pure(Counted):
     """A part of the spec and a naive model of it, which get the same calls."""
 
-    tally: ClassVar[Tally] = Tally()
-    tick: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
+    is_set_up = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.tick()
         self.tally.examples += 1
         self.calls: list[str] = []
-        self.has_failed = False
 
     def subject(self) -> Any:
         """Return the part of the spec, whose attributes are its state."""
@@ -46,47 +42,33 @@ class Pure(RuleBasedStateMachine):
             is_legal: whether the model allows the call.
 
         """
-        self.tick()
-        self.tally.steps += 1
-        self.calls.append(f"{name}{arguments}")
+        self.begin_step()
+        self.calls.append(f"{name}{tuple(value for value in arguments if not callable(value))}")
+        before = pickle.dumps(vars(self.subject()))
         try:
-            before = pickle.dumps(vars(self.subject()))
-            try:
-                getattr(self.subject(), name)(*arguments)
-            except VTokenError as error:
-                if is_legal:
-                    raise Disagreement(f"{self.calls[-1]} is refused: {error}") from error
-                if pickle.dumps(vars(self.subject())) != before:
-                    raise Disagreement(f"{self.calls[-1]} is refused and has changed something") from error
-                self.tally.happened[f"refused {error.code}"] += 1
-                return False
-            if not is_legal:
-                raise Disagreement(f"{self.calls[-1]} is accepted")
-        except Exception as error:
-            self.failed(error)
-            raise
-        self.tally.rules[name] += 1
+            getattr(self.subject(), name)(*arguments)
+        except VTokenError as error:
+            if is_legal:
+                raise Disagreement(f"{self.calls[-1]} is refused: {error}") from error
+            if pickle.dumps(vars(self.subject())) != before:
+                raise Disagreement(f"{self.calls[-1]} is refused and has changed something") from error
+            self.happened(f"refused {error.code}")
+            return False
+        if not is_legal:
+            raise Disagreement(f"{self.calls[-1]} is accepted")
+        self.happened(f"took {name}")
         return True
 
     @invariant()
     def agrees(self) -> None:
         """The part says what the model says, after every call."""
-        if hasattr(self, "is_set_up"):
-            self.verify()
+        if self.is_set_up and not self.has_failed:
+            with self.recorded():
+                self.check()
 
-    def verify(self) -> None:
-        """Check, and keep the calls of this example as what led to a difference."""
-        try:
-            self.check()
-        except Exception as error:
-            self.failed(error)
-            raise
-
-    def failed(self, error: Exception) -> None:
-        """Keep the calls that led to a difference."""
-        self.has_failed = True
-        said = str(error) if isinstance(error, Disagreement) else f"{type(error).__name__}: {error}"
-        self.tally.problem = f"{said}, after {'; '.join(self.calls)}"
+    def keep(self, problem: str) -> None:
+        """Keep the calls of this example."""
+        self.tally.fail(f"{problem}, after {'; '.join(self.calls)}", len(self.calls))
 
 
 def equal(what: str, found: object, expected: object) -> None:

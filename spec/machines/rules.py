@@ -1,14 +1,17 @@
 """The rules that every machine of whole runs has: what a runtime does, what goes wrong, what is illegal."""
 
-from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import precondition
 
 from spec.machines.alterations import altered
 from spec.machines.base import PICK, Driven, choose, subset
 from spec.machines.careless import Careless, num_left
+from spec.machines.tally import rule
+from spec.runtime import NBYTES_PER_TOKEN
 from vtoken_ref import events as ev
+from vtoken_ref.machine import MachineConfig
 
 SOURCES = (
     *("syncs", "ends", "begins", "starts", "copies", "commits", "plans", "evicts", "releases", "late_copies"),
@@ -16,17 +19,29 @@ SOURCES = (
     *("reports", "delivers", "late_cancels", "preempts", "finishes"),
 )
 """Events of a correct runtime that are altered."""
+GOING_ON = ("copies", "commits", "cancels", "late_copies", "late_cancels")
+"""Events of a plan in flight."""
+LAST_BATCHES = 2
+"""Of all the forwards that could begin, those of the largest batches come last."""
+
+
+def configured(block_size: int, block_ids: range, **others: Any) -> MachineConfig:
+    """Return a configuration in which copies count their bytes."""
+    return MachineConfig(block_size, block_ids, nbytes_per_token=NBYTES_PER_TOKEN, **others)
 
 
 class Run(Driven):
     """Runs of any configuration: single events in any order, whole steps, faults, illegal events."""
 
-    def fire(self, name: str, source: str, pick: int) -> bool:
-        """Give an event of a correct runtime and count the rule when there was one."""
-        if not self.found(source):
-            return False
-        self.fired(name)
-        return self.offer(source, pick)
+    # What may be now, as far as scheduler and worker know.
+
+    def may_begin(self) -> bool:
+        """Tell whether one more forward may be in flight."""
+        return len(self.machine.steps) <= self.machine.config.async_depth
+
+    def may_lease(self) -> bool:
+        """Tell whether there is headroom left."""
+        return len(self.machine.pool.leases) < self.machine.config.headroom
 
     # The scheduler.
 
@@ -34,52 +49,48 @@ class Run(Driven):
     @rule(pick=PICK)
     def admit(self, pick: int) -> None:
         """A request enters."""
-        self.fire("admit", "admits", pick)
+        self.offer("admits", pick)
 
     @precondition(lambda self: any(map(self.runtime.needs_block, self.runtime.jobs)))
     @rule(pick=PICK)
     def alloc(self, pick: int) -> None:
         """A request that needs a block gets one; when there is none to be had, somebody is preempted."""
-        if not self.fire("alloc", "allocs", pick) and pick & 1 and self.offer("preempts", pick >> 1):
+        if not self.offer("allocs", pick) and pick & 1 and self.offer("preempts", pick >> 1):
             self.happened("preempted for a block")
 
     @precondition(lambda self: self.may_lease() and self.found("leases"))
     @rule(pick=PICK)
     def lease(self, pick: int) -> None:
         """A request is lent a block."""
-        self.fire("lease", "leases", pick)
+        self.offer("leases", pick)
 
     @precondition(lambda self: self.may_begin() and self.found("begins"))
     @rule(pick=PICK)
     def begin(self, pick: int) -> None:
         """A forward is decided."""
-        self.fire("begin", "begins", pick)
+        self.offer("begins", pick)
 
-    @precondition(lambda self: self.found("frees"))
+    @precondition(lambda self: self.found("frees") or self.found("outputs"))
     @rule(pick=PICK)
-    def free(self, pick: int) -> None:
-        """A block that nothing touches any more is free again."""
-        self.fire("free", "frees", pick)
-
-    @precondition(lambda self: self.found("outputs"))
-    @rule(pick=PICK)
-    def output(self, pick: int) -> None:
-        """A sampled token is told."""
-        self.fire("output", "outputs", pick)
+    def settle_one(self, pick: int) -> None:
+        """A block that nothing touches any more is free again, or a sampled token is told."""
+        self.try_one(choose(self.found("frees") + self.found("outputs"), pick))
 
     @rule(how=st.sampled_from(("preempts", "aborts", "finishes", "")), pick=PICK)
     def stop(self, how: str, pick: int) -> None:
         """A request is preempted, given up or complete, in the middle of whatever it does."""
-        if not how or not self.found(how):
-            return
-        event = choose(self.found(how), pick)
+        if how and self.found(how):
+            self.stop_one(choose(self.found(how), pick))
+
+    def stop_one(self, event: ev.Event) -> None:
+        """End the epoch of a request."""
         assert isinstance(event, ev.Preempt | ev.Abort | ev.Finish)
         epoch = (event.req_id, event.epoch)
         if self.device.streams[epoch].left:
             self.happened(f"{event.kind} during a plan")
         if any(epoch in launches for launches in self.device.running.values()):
             self.happened(f"{event.kind} during a forward")
-        self.fire("stop", how, pick)
+        self.try_one(event)
 
     # The worker.
 
@@ -87,208 +98,214 @@ class Run(Driven):
     @rule(pick=PICK)
     def sync(self, pick: int) -> None:
         """The running forward has written tokens."""
-        self.fire("sync", "syncs", pick)
+        self.offer("syncs", pick)
 
     @precondition(lambda self: self.found("ends"))
     @rule()
     def end(self) -> None:
         """The running forward ends."""
-        self.fire("end", "ends", 0)
+        self.offer("ends", 0)
 
-    @precondition(lambda self: self.may_decide() and self.found("evicts"))
+    @precondition(lambda self: self.found("evicts"))
     @rule(pick=PICK)
     def evict(self, pick: int) -> None:
         """The policy drops a token."""
-        self.fire("evict", "evicts", pick)
+        self.offer("evicts", pick)
 
-    @precondition(lambda self: self.may_decide() and self.found("plans"))
+    @precondition(lambda self: self.found("plans"))
     @rule(pick=PICK)
     def plan(self, pick: int) -> None:
         """A relocation begins."""
-        self.fire("plan", "plans", pick)
+        self.offer("plans", pick)
 
-    @precondition(lambda self: self.found("copies"))
-    @rule(pick=PICK)
-    def copy(self, pick: int) -> None:
-        """One token more is at its destination, out of place in any order."""
-        self.fire("copy", "copies", pick)
+    @precondition(lambda self: self.goes_on())
+    @rule(which=PICK, pick=PICK)
+    def go_on(self, which: int, pick: int) -> None:
+        """A plan goes on, also one whose epoch has ended: a token more is copied, it commits, it is given up."""
+        self.offer(choose(self.goes_on(), which), pick)
 
-    @precondition(lambda self: self.found("commits"))
-    @rule(pick=PICK)
-    def commit(self, pick: int) -> None:
-        """A plan takes effect."""
-        self.fire("commit", "commits", pick)
+    def goes_on(self) -> list[str]:
+        """Return the ways in which some plan can go on."""
+        return [name for name in GOING_ON if self.found(name)]
 
-    @precondition(lambda self: self.found("cancels"))
-    @rule(pick=PICK)
-    def cancel(self, pick: int) -> None:
-        """A plan is given up."""
-        self.fire("cancel", "cancels", pick)
-
-    @precondition(lambda self: self.may_decide() and self.found("releases"))
+    @precondition(lambda self: self.found("releases"))
     @rule(pick=PICK)
     def release(self, pick: int) -> None:
         """A block is given up."""
-        self.fire("release", "releases", pick)
-
-    @precondition(lambda self: self.may_decide() and self.found("defers"))
-    @rule(pick=PICK)
-    def defer(self, pick: int) -> None:
-        """A plan waits for destinations."""
-        self.fire("defer", "defers", pick)
-
-    # Copies of epochs that have ended.
-
-    @precondition(lambda self: self.found("late_copies"))
-    @rule(pick=PICK)
-    def late_copy(self, pick: int) -> None:
-        """A copy of a plan whose epoch has ended is complete after all."""
-        self.fire("late_copy", "late_copies", pick)
-
-    @precondition(lambda self: self.found("late_cancels"))
-    @rule(pick=PICK)
-    def late_cancel(self, pick: int) -> None:
-        """The copies of a plan whose epoch has ended have stopped."""
-        self.fire("late_cancel", "late_cancels", pick)
+        unused = {block_id for worker in self.machine.workers.values() for block_id in worker.leased}
+        found = [e for e in self.found("releases") if isinstance(e, ev.Release) and e.block_ids[0] not in unused]
+        self.try_one(choose(found if found and pick & 3 else self.found("releases"), pick >> 2))
 
     # Many events of a correct runtime at once, so that runs get far.
 
     @rule(pick=PICK, mask=PICK, count=st.integers(1, 4))
     def step(self, pick: int, mask: int, count: int) -> None:
         """Everybody who can takes part in some steps, the last of which may stop anywhere."""
-        self.fired("step")
         for left in reversed(range(count)):
             self.run_step(pick, mask | 31 if left else mask)
 
     def run_step(self, pick: int, mask: int) -> None:
         """Let what runs end, then run a step; it may stop before its tokens are written, or its end."""
-        self.end_running()
+        self.end_running(pick)
         self.make_ready(pick)
-        self.offer("begins", -1)
+        self.begin_large(pick)
         if mask & 3 == 0:
             return
-        self.offer_all("syncs")
+        self.write_all(pick)
+        self.go_on_over(pick, mask)
         if mask & 7 == 1:
             return
-        self.end_running()
+        self.end_running(pick)
         self.decide(pick, mask)
 
-    def decide(self, pick: int, mask: int) -> None:
-        """Let the worker win blocks from one of the requests, in some steps."""
-        if mask & 64 and self.may_decide() and self.found("evicts"):
-            event = choose(self.found("evicts"), pick)
-            assert isinstance(event, ev.Evict)
-            self.run_reclaim(event.req_id, pick, mask >> 7, mask >> 3 & 7)
-
-    def end_running(self) -> None:
+    def end_running(self, pick: int) -> None:
         """Let the forward that runs come to its end, and its outputs be told."""
-        self.offer_all("syncs")
+        self.write_all(pick)
         self.offer("ends", 0)
-        self.offer_all("outputs")
-
-    def may_lease(self) -> bool:
-        """Tell whether there is headroom left."""
-        return len(self.machine.pool.leases) < self.machine.config.headroom
-
-    def may_decide(self) -> bool:
-        """Tell whether the worker may evict, plan and release now."""
-        return not self.machine.is_async or self.machine.reported is not None
-
-    def may_begin(self) -> bool:
-        """Tell whether one more forward may be in flight."""
-        return len(self.machine.steps) <= self.machine.config.async_depth
+        if pick & 24:
+            self.offer_all("outputs")
 
     def make_ready(self, pick: int) -> None:
         """Let requests enter, keep them in their budgets, and give them blocks."""
-        self.offer_all("admits")
-        for req_id in self.runtime.jobs:
+        if pick & 4:
+            self.offer_all("admits")
+        for req_id in self.machine.requests:
             self.keep_budget(req_id, pick)
-            while self.runtime.needs_block(req_id) and self.give_block(req_id):
+            while self.runtime.needs_block(req_id) and self.give_block(req_id, pick):
                 pass
 
-    def give_block(self, req_id: str) -> bool:
-        """Give a request one more block, and tell whether that went well."""
+    def give_block(self, req_id: str, pick: int) -> bool:
+        """Give a request one more block, if there is one beside the headroom."""
         self.offer("frees", 0)
         pool = self.machine.pool
-        return len(pool.free_blocks) > pool.num_reserved and self.try_one(*self.runtime.allocs(req_id)[:1])
+        if len(pool.free_blocks) <= pool.num_reserved:
+            return False
+        return self.try_one(*self.found_for("allocs", req_id)[:1])
 
     def keep_budget(self, req_id: str, pick: int) -> None:
         """Evict what is over a request's budget."""
-        while self.is_over_budget(req_id):
-            if not self.try_one(*self._chosen(self.runtime.evicts(req_id), pick)):
-                return
+        while self.is_over_budget(req_id) and self.try_any("evicts", req_id, pick):
+            pass
 
-    @precondition(lambda self: self.may_decide() and self.found("evicts"))
+    def begin_large(self, pick: int) -> None:
+        """Begin a forward of as many requests as can take part."""
+        found = [event for event in self.found("begins") if not self._is_hindered(event)]
+        if pick & 3:
+            found = [event for event in found if not self._is_recycling(event)]
+        if found:
+            self.try_one(choose(found[-LAST_BATCHES:], -1 - (pick >> 2)))
+
+    def _is_hindered(self, event: ev.Event) -> bool:
+        """Tell whether a forward would have to wait for a plan of one of its requests."""
+        reads = event.reads if isinstance(event, ev.Forward) and self.machine.config.view == "packed" else ()
+        return any(self.device.streams[read.req_id, read.epoch].plan is not None for read in reads)
+
+    def _is_recycling(self, event: ev.Event) -> bool:
+        """Tell whether a forward would write some token over a dead one."""
+        reads = event.reads if isinstance(event, ev.Forward) else ()
+        return any(read.length == self.machine.requests[read.req_id].length for read in reads)
+
+    def write_all(self, pick: int) -> None:
+        """Write the tokens of the running forward, sometimes over dead ones."""
+        self.offer_all("syncs", 0 if pick & 3 else pick >> 2)
+
+    def try_any(self, name: str, req_id: str, pick: int) -> bool:
+        """Give one of the events of a request, if there is one; tell whether it was taken."""
+        found = self.found_for(name, req_id)
+        return bool(found) and self.try_one(choose(found, pick))
+
+    def go_on_over(self, pick: int, mask: int) -> None:
+        """Let a plan go on while a forward runs, in some steps."""
+        if mask & 2048 and self.device.running:
+            self.offer("copies", pick)
+            self.offer("commits", pick)
+
+    def decide(self, pick: int, mask: int) -> None:
+        """Let the worker win blocks from one of the requests, in some steps."""
+        if mask & 64 and self.found("evicts"):
+            self.reclaim_from(choose(self.found("evicts"), pick), pick, pick >> 2, mask >> 8 & 7)
+
+    @precondition(lambda self: self.found("evicts"))
     @rule(pick=PICK, mask=PICK, how=st.integers(0, 7))
     def reclaim(self, pick: int, mask: int, how: int) -> None:
         """A request loses many tokens, and what can be won is won, or the winning is only begun."""
-        self.fired("reclaim")
-        event = choose(self.found("evicts"), pick)
+        self.reclaim_from(choose(self.found("evicts"), pick), pick, mask, how)
+
+    def reclaim_from(self, event: ev.Event, pick: int, mask: int, how: int) -> None:
+        """Evict, lease, plan, copy, commit, release; ``how`` says where it stops.
+
+        A plan that lacks destinations is deferred; one may be cut short by the end of its epoch.
+        """
         assert isinstance(event, ev.Evict)
-        self.run_reclaim(event.req_id, pick, mask, how)
-
-    def run_reclaim(self, req_id: str, pick: int, mask: int, how: int) -> None:
-        """Evict, lease, plan, copy, commit, release; ``how`` says where it stops."""
-        for event in subset(self.runtime.evicts(req_id), mask):
-            if not self.try_one(event):
-                return
-        while how & 1 and not self.runtime.plans(req_id) and self.may_lease():
-            if not self.try_one(*self.runtime.leases(req_id)[:1]):
+        req_id = event.req_id
+        is_full = 2 * self.machine.num_live(req_id) > self.machine.length(req_id)
+        for token in subset(self.found_for("evicts", req_id), mask) if is_full else ():
+            self.try_one(token)
+        while how & 1 and not self.found_for("plans", req_id) and self.may_lease():
+            if not self.try_any("leases", req_id, 0):
                 break
-        if not self.try_one(*self._chosen(self.runtime.plans(req_id), pick)) or how < 2:
+        if not self.try_any("plans", req_id, pick):
+            self.try_any("defers", req_id, pick)
             return
-        while self.runtime.copies(req_id) and self.try_one(*self._chosen(self.runtime.copies(req_id), pick)):
+        if how < 2:
+            return
+        while self.try_any("copies", req_id, pick):
             if how < 4:
-                return
-        self.try_one(*self.runtime.commits(req_id))
-        while self.runtime.releases(req_id) and self.try_one(self.runtime.releases(req_id)[0]):
-            pass
-
-    def _chosen(self, events: Sequence[ev.Event], pick: int) -> list[ev.Event]:
-        return [choose(events, pick)] if events else []
+                break
+        stops = [*self.found_for("preempts", req_id), *self.found_for("aborts", req_id)]
+        if how in (3, 7) and stops and self.device.streams[req_id, event.epoch].left:
+            self.stop_one(choose(stops, pick))
+        elif how > 3:
+            self.try_any("commits", req_id, 0)
+            while self.try_any("releases", req_id, pick):
+                pass
 
     # Illegal events.
 
-    @rule(source=PICK, pick=PICK, how=PICK)
-    def alter(self, source: int, pick: int, how: int) -> None:
-        """A legal event arrives with one field changed."""
-        names = [name for name in SOURCES if self.found(name)]
-        if names:
-            event = choose(self.found(choose(names, source)), pick)
-            self._attempt("alter", choose(altered(event, tuple(self.runtime.jobs)), how))
-
-    @precondition(lambda self: self.offered)
-    @rule(pick=PICK)
-    def repeat(self, pick: int) -> None:
-        """An event arrives again, or much later than it was decided."""
-        self._attempt("repeat", choose(self.offered, pick))
-
-    @rule(block=PICK, what=PICK, mask=st.integers(0, 63))
-    def careless(self, block: int, what: int, mask: int) -> None:
-        """Scheduler or worker does something without looking whether it may."""
-        oracle = self.device.oracle
-        live = {epoch: [token_id for token_id, _ in oracle.live(epoch)] for epoch in oracle.epochs}
-        block_id = choose(self.machine.config.block_ids, block)
-        maker = Careless(self.runtime, self.device.streams, live, block_id, mask)
-        events = list(maker.scheduler() if mask & 1 else maker.worker())
-        if events:
-            self._attempt("careless", self.attested(choose(events, what)))
-
-    def _attempt(self, name: str, event: ev.Event) -> None:
-        if self._is_impossible(event):
+    @rule(kind=st.sampled_from(("altered", "repeated", "careless")), which=PICK, what=PICK, how=PICK)
+    def illegal(self, kind: str, which: int, what: int, how: int) -> None:
+        """An event arrives with one field changed, again, much later, or from somebody who never looks."""
+        event = getattr(self, f"_{kind}")(which, what, how)
+        if event is None or self._leads_nowhere(event):
             return
-        self.fired(name)
-        taken = self.give(event, may_refuse=True)
-        self.happened(f"{name} {'taken' if taken else 'refused'}")
+        taken = self.give(self.attested(event) if kind == "careless" else event, may_refuse=True)
+        self.happened(f"{kind} event {'taken' if taken else 'refused'}")
 
-    def _is_impossible(self, event: ev.Event) -> bool:
-        """Tell whether a forward would begin that no runtime could end: its tokens are nobody's yet."""
-        return (
-            isinstance(event, ev.Forward)
-            and event.phase == "begin"
-            and any(
-                read.num_query > num_left(self.runtime, read.req_id)
-                for read in event.reads
-                if read.req_id in self.machine.requests
-            )
-        )
+    def _altered(self, which: int, what: int, how: int) -> ev.Event | None:
+        """Return a legal event with one field changed."""
+        names = [name for name in SOURCES if self.found(name)]
+        if not names:
+            return None
+        event = self.attested(choose(self.found(choose(names, which)), what))
+        return choose(altered(event, tuple(self.runtime.jobs)), how)
+
+    def _repeated(self, which: int, what: int, how: int) -> ev.Event | None:
+        """Return an event that was decided before, and perhaps taken."""
+        return choose(self.offered, which) if self.offered else None
+
+    def _careless(self, which: int, what: int, how: int) -> ev.Event | None:
+        """Return an event of a scheduler or worker that does not look whether it may."""
+        oracle, machine = self.device.oracle, self.machine
+        streams = {
+            epoch: stream
+            for epoch, stream in self.device.streams.items()
+            if machine.is_worked(*epoch) or epoch in machine.orphans or how % 8 == 7
+        }
+        live = {epoch: [token_id for token_id, _ in oracle.live(epoch)] for epoch in streams}
+        block_id = choose(machine.config.block_ids, which)
+        maker = Careless(self.runtime, streams, live, block_id, how >> 3 & 63)
+        events = list(maker.scheduler() if how & 1 else maker.worker())
+        return choose(events, what) if events else None
+
+    def _leads_nowhere(self, event: ev.Event) -> bool:
+        """Tell whether an event is illegal in a way that the spec notices only later.
+
+        A forward may be announced of tokens that nobody has; it can never end. A report may be taken
+        before the output of the step before is told; that output is never told.
+        """
+        if isinstance(event, ev.Deliver):
+            return bool(self.found("outputs"))
+        if not isinstance(event, ev.Forward) or event.phase != "begin":
+            return False
+        alive = [read for read in event.reads if read.req_id in self.machine.requests]
+        return any(read.num_query > num_left(self.runtime, read.req_id) for read in alive)

@@ -1,15 +1,12 @@
 """Runs one state machine, within its time, and says what came of it."""
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
-from hypothesis.errors import Flaky
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis.stateful import run_state_machine_as_test
 
-from spec.machines.tally import OutOfTime, Tally
+from spec.machines.tally import Counted, OutOfTime, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class Limits:
     seed: int | None = None
 
 
-def run_machine(machine: type[RuleBasedStateMachine], limits: Limits) -> tuple[Tally, bool]:
+def run_machine(machine: type[Counted], limits: Limits) -> tuple[Tally, bool]:
     """Run examples of a state machine.
 
     Returns:
@@ -44,16 +41,14 @@ def run_machine(machine: type[RuleBasedStateMachine], limits: Limits) -> tuple[T
     driven = type(machine.__name__, (machine,), {"tally": tally, "tick": staticmethod(clock.tick)})
     if limits.seed is not None:
         driven = seed(limits.seed)(driven)
-    is_complete = False
     try:
         run_state_machine_as_test(driven, settings=_settings(limits))
-        is_complete = True
     except OutOfTime:
-        pass
+        return tally, False
     except Exception as error:
         if not tally.problem:
-            tally.problem = f"{type(error).__name__}: {error}"
-    return tally, is_complete
+            tally.fail(f"{type(error).__name__}: {error}", 0)
+    return tally, True
 
 
 class _Clock:
@@ -85,6 +80,3 @@ def _settings(limits: Limits) -> settings:
         report_multiple_bugs=False,
         print_blob=False,
     )
-
-
-__all__ = ["Callable", "Flaky", "Limits", "run_machine", "suppress"]

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
+from hypothesis.stateful import initialize
 
 from spec.machines.pure import Pure, equal
+from spec.machines.tally import rule
 from vtoken_ref.events import Move
 from vtoken_ref.table import HOLE, TokenTable
 
@@ -46,6 +47,7 @@ class Table(Pure):
         self.block_size = block_size
         self.table = TokenTable(block_size)
         self.requests: dict[str, Request] = {}
+        self.protected: set[int] = set()
         self.is_set_up = True
         self.grow("a", num_blocks, 0)
 
@@ -79,14 +81,29 @@ class Table(Pure):
         return any(other not in (None, token_id) for other in others)
 
     def cut(self, request: Request) -> None:
-        """Take their slots from dead tokens outside the block list and after the last live one."""
+        """Take their slots from dead tokens outside the block list and after the last that stays."""
         order = self.order(request)
-        last = max((order.index(t.slot) for t in request.tokens if t.is_live and t.slot in order), default=-1)
+        staying = [
+            order.index(token.slot)
+            for token in request.tokens
+            if token.slot in order and (token.is_live or token.slot // self.block_size in self.protected)
+        ]
+        last = max(staying, default=-1)
         for token in request.tokens:
             if token.slot is not None and token.slot not in order[: last + 1]:
                 token.slot = None
 
+    def is_protected(self, block_id: int) -> bool:
+        """Tell whether nothing may be written into a block."""
+        return block_id in self.protected
+
     # Calls.
+
+    @rule(block_ids=st.sets(st.integers(0, NUM_BLOCKS), max_size=2))
+    def protect(self, block_ids: set[int]) -> None:
+        """Other blocks than before are shared."""
+        self.protected = block_ids
+        self.begin_step()
 
     @rule(req_id=st.sampled_from(REQUESTS), num_blocks=st.integers(0, 2), first=NUMBER)
     def fill(self, req_id: str, num_blocks: int, first: int) -> None:
@@ -101,7 +118,9 @@ class Table(Pure):
         room = (len(request.block_ids) + len(more)) * self.block_size - len(self.resident(request))
         self._sync(req_id, request.block_ids + more, room)
 
-    @rule(req_id=st.sampled_from(REQUESTS), more=NUMBERS, is_extended=st.booleans(), num_new=st.integers(-1, 4))
+    @rule(
+        req_id=st.sampled_from(REQUESTS), more=NUMBERS, is_extended=st.booleans(), num_new=st.integers(-1, 4)
+    )
     def sync_new_tokens(self, req_id: str, more: list[int], is_extended: bool, num_new: int) -> None:
         """Tokens are written into the next slots."""
         request = self.requests.get(req_id, Request())
@@ -192,7 +211,10 @@ class Table(Pure):
             block_ids = [b for b in request.block_ids if not self.num_live(request, b)]
         kept = [block_id for block_id in request.block_ids if block_id not in block_ids]
         is_legal = req_id in self.requests and not any(self.num_live(request, b) for b in block_ids)
-        if self.call("release_blocks", req_id, tuple(block_ids), is_legal=is_legal) and kept != request.block_ids:
+        if (
+            self.call("release_blocks", req_id, block_ids, self.is_protected, is_legal=is_legal)
+            and kept != request.block_ids
+        ):
             request.block_ids = kept
             self.cut(request)
 
@@ -223,7 +245,9 @@ class Table(Pure):
             return
         live = [t for t, token in enumerate(request.tokens) if token.is_live]
         chosen = list(dict.fromkeys(live[t % len(live)] for t in token_ids)) if live else []
-        block_ids = [b for b in request.block_ids if b != dropped] + [b for b in added if b not in request.block_ids]
+        block_ids = [b for b in request.block_ids if b != dropped] + [
+            b for b in added if b not in request.block_ids
+        ]
         order = [slot for slot in self.order(Request(block_ids)) if self.live_at(req_id, slot) is None]
         moves = [
             Move(t, request.tokens[t].slot or 0, order[at])
@@ -233,8 +257,9 @@ class Table(Pure):
         self._apply_moves(req_id, moves, block_ids)
 
     def _apply_moves(self, req_id: str, moves: Sequence[Move], block_ids: list[int]) -> None:
+        self.protected -= {move.src_slot // self.block_size for move in moves}  # Nobody moves shared tokens.
         is_legal = self._may_move(req_id, moves, block_ids)
-        if self.call("apply_moves", req_id, tuple(moves), tuple(block_ids), is_legal=is_legal):
+        if self.call("apply_moves", req_id, moves, block_ids, self.is_protected, is_legal=is_legal):
             request = self.requests[req_id]
             for move in moves:
                 request.tokens[move.token_id].slot = None
@@ -299,7 +324,11 @@ class Table(Pure):
                 if token.slot is not None:
                     equal(f"slot of {token_id}", table.slot(req_id, token_id), token.slot)
             for block_id in range(NUM_BLOCKS):
-                equal(f"live in {block_id}", table.live_in_block(req_id, block_id), self.num_live(request, block_id))
+                equal(
+                    f"live in {block_id}",
+                    table.live_in_block(req_id, block_id),
+                    self.num_live(request, block_id),
+                )
             equal("waste", table.waste(req_id), self._waste([request]))
         equal("waste of all", table.waste(), self._waste(list(self.requests.values())))
         for slot in range(NUM_BLOCKS * self.block_size):

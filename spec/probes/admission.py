@@ -1,12 +1,13 @@
 """Who waits, who gets leases, and when a relocation may be attempted at all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from spec.probes import states
 from spec.probes.hand import Hand
-from spec.probes.probe import Probe, on_event
+from spec.probes.probe import Call, Make, Probe, on_event
 from vtoken_ref.events import Abort, Alloc, Defer, Event, Evict, Free, Lease, Preempt, Release
 from vtoken_ref.reclaim import ReclaimConfig, parse_theta_f
 from vtoken_ref.rules import Rule
@@ -23,9 +24,13 @@ def probes() -> Iterator[Probe]:
             f"ValueError/theta-f-{text}",
             ValueError,
             object,
-            lambda _, text=text: lambda: parse_theta_f(text),  # type: ignore[misc]
-            (lambda _: lambda: parse_theta_f("0"), lambda _: lambda: parse_theta_f("3/4")),
+            _parses(text),
+            (_parses("0"), _parses("3/4")),
         )
+
+
+def _parses(text: str) -> Callable[[object], Call]:
+    return lambda _: partial(parse_theta_f, text)
 
 
 def _plan(hand: Hand) -> Event:
@@ -62,6 +67,13 @@ def _waiting() -> Iterator[Probe]:
     )
     yield on_event(
         Rule.BACKPRESSURE,
+        "planned-since",
+        _scattered_and_deferred,
+        alloc,
+        lambda h: (h.plan("a"), alloc(h)),
+    )
+    yield on_event(
+        Rule.BACKPRESSURE,
         "share",
         lambda: states.cached().apply(Defer("a", 0, 1)),
         lambda h: h.share("b", (0, 1), 8),
@@ -94,6 +106,11 @@ def _deferred() -> Hand:
     return _not_deferred().apply(Defer("a", 0, 1), Defer("b", 0, 2))
 
 
+def _scattered_and_deferred() -> Hand:
+    """Return a run in which a has two destinations and waits for three; c has just entered."""
+    return states.scattered().admit("c", 4).apply(Defer("a", 0, 3))
+
+
 def _deferring() -> Iterator[Probe]:
     yield on_event(
         Rule.DEFER,
@@ -114,9 +131,13 @@ def _deferring() -> Iterator[Probe]:
             Rule.DEFER,
             f"of-{num_blocks}",
             states.scattered,
-            lambda h, count=num_blocks: Defer("a", 0, count),  # type: ignore[misc]
-            lambda h: Defer("a", 0, 3),
+            _defer(num_blocks),
+            _defer(3),
         )
+
+
+def _defer(num_blocks: int) -> Make:
+    return lambda hand: Defer("a", 0, num_blocks)
 
 
 # When an attempt may be made.

@@ -16,6 +16,7 @@ def probes() -> Iterator[Probe]:
     yield from _naming()
     yield from _copies()
     yield from _commits()
+    yield from _commits_in_forward()
     yield from _cancels()
     yield from _releases()
 
@@ -202,6 +203,54 @@ def _commits() -> Iterator[Probe]:
         lambda h: replace(h.commit("b"), length=8),
         lambda h: h.commit("b"),
     )
+
+
+def _commits_in_forward() -> Iterator[Probe]:
+    yield on_event(
+        Rule.LAYOUT_DURING_FORWARD,
+        "commit-moves-end",
+        lambda: _full_and_copied(True),
+        _commit,
+        lambda h: h.sync("a"),
+        (lambda: _full_and_copied(False), _commit),
+        (_full_copied_and_written, _commit),
+    )
+    yield on_event(
+        Rule.LAYOUT_DURING_FORWARD,
+        "commit-recycling",
+        _copied_and_recycling,
+        _commit,
+        (_copied_and_recycled, _commit),
+    )
+
+
+def _full_and_copied(is_running: bool) -> Hand:
+    """Return an indirect run in which three tokens of a have moved out of two full blocks.
+
+    Block 2 is empty; a forward is to write there, if any is running.
+    """
+    hand = Hand(view="indirect").admit("a", 8, 0, 1, 2).forward(a=8)
+    hand.apply(Evict("a", 0, (1, 2, 3, 4, 6)), Lease("a", 0, (8,)))
+    hand.apply(hand.plan_of("a", (0, 1), (8,))).apply(hand.copy("a"))
+    return hand.apply(hand.begin(a=1)) if is_running else hand
+
+
+def _full_copied_and_written() -> Hand:
+    hand = _full_and_copied(True)
+    return hand.apply(hand.sync("a"))
+
+
+def _copied_and_recycling() -> Hand:
+    """Return an indirect run in which tokens of blocks 0 and 1 have moved, and 8 is to be written over."""
+    hand = Hand(view="indirect").admit("a", 10, 0, 1, 2).forward(a=10)
+    hand.apply(Evict("a", 0, (1, 2, 4, 7, 8)), Lease("a", 0, (3,)))
+    hand.apply(hand.plan_of("a", (0, 1), (3,))).apply(hand.copy("a"))
+    return hand.apply(hand.recycle("a"))
+
+
+def _copied_and_recycled() -> Hand:
+    hand = _copied_and_recycling()
+    return hand.apply(hand.sync("a", slots=(8,)))
 
 
 def _all_packed() -> Hand:

@@ -1,7 +1,6 @@
 """What legal events come to, where a wrong outcome would not be refused by any rule at once."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from spec.probes import states
 from spec.probes.hand import Hand
@@ -21,17 +20,26 @@ def probes() -> Iterator[Probe]:
 
 def _lengths() -> Iterator[Probe]:
     length = {
-        "commit": (states.committed, 2),
-        "dead-end": (lambda: _dead_end().apply(Release("a", 0, (2,))), 4),
-        "dead-start": (lambda: states.dead_block().apply(Release("a", 0, (0,))), 2),
+        "commit": (states.committed, [2, 2]),
+        "dead-end": (lambda: _dead_end().apply(Release("a", 0, (2,))), [4, 0]),
+        "dead-start": (lambda: states.dead_block().apply(Release("a", 0, (0,))), [2, 2]),
+        "dead-shared-end": (_dead_shared_end, [9, 8]),
     }
     for case, (state, expected) in length.items():
-        yield on_effect(Rule.LENGTH_MISMATCH, f"after-{case}", state, lambda h: h.length("a"), expected)
+        yield on_effect(
+            Rule.LENGTH_MISMATCH, f"after-{case}", state, lambda h: [h.length("a"), h.length("b")], expected
+        )
 
 
 def _dead_end() -> Hand:
     """Return a run in which the last two of a's three blocks are wholly dead."""
     return Hand().admit("a", 12, 0, 1, 2).forward(a=12).apply(Evict("a", 0, tuple(range(4, 12))))
+
+
+def _dead_shared_end() -> Hand:
+    """Return a run in which b's last block left is a shared one, and wholly dead for b."""
+    hand = states.shared().forward(b=3)
+    return hand.apply(Evict("b", 0, tuple(range(4, 11))), Release("b", 0, (4,)))
 
 
 def _plans() -> Iterator[Probe]:
@@ -95,8 +103,7 @@ def _choosing(num_live: list[int], max_sources: int, max_destinations: int) -> C
 def _recycled() -> Hand:
     """Return a run in which tokens 0, 6 and 5 of a are live, in this order: 6 was written over 2."""
     hand = Hand().admit("a", 6, 0, 1).forward(a=6).apply(Evict("a", 0, (1, 2, 3, 4)))
-    begin = hand.begin(a=1)
-    hand.apply(replace(begin, reads=(begin.reads[0]._replace(length=6),)))
+    hand.apply(hand.recycle("a"))
     hand.apply(hand.sync("a", slots=(2,)))
     return hand.apply(hand.end())
 

@@ -363,8 +363,7 @@ def _recycled() -> Iterator[Probe]:
 
 
 def _recycle(hand: Hand) -> Event:
-    """Return the begin of a forward that is to write over a dead token."""
-    return _first(_begin, length=hand.length("a"))(hand)  # type: ignore[return-value]
+    return hand.recycle("a")
 
 
 def _scattered(strategy: Strategy | None = None) -> Hand:

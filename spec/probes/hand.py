@@ -79,6 +79,12 @@ class Hand:
         ]
         return ev.Forward(self.machine.last_step + 1 if step is None else step, "begin", tuple(reads))
 
+    def recycle(self, req_id: str) -> ev.Forward:
+        """Return the begin of a forward that is to write one token over a dead one."""
+        begin = self.begin(**{req_id: 1})
+        length = self.machine.requests[req_id].length
+        return replace(begin, reads=(begin.reads[0]._replace(length=length),))
+
     def share(self, req_id: str, block_ids: Sequence[int], num_tokens: int) -> ev.Share:
         """Return the sharing of the first tokens that the last of the blocks holds."""
         prefix = self.machine.pool.cached[block_ids[-1]]

@@ -1,13 +1,13 @@
 """Scheduler and worker with async depth 1: steps on their way, the worker's window, reports."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from spec.probes import states
 from spec.probes.hand import Hand
-from spec.probes.probe import Make, Probe, State, on_event
+from spec.probes.probe import Call, Make, Probe, State, on_event
 from vtoken_ref.events import (
     Abort,
     Alloc,
@@ -43,10 +43,6 @@ def _begin(hand: Hand) -> Event:
 
 def _start(hand: Hand) -> Event:
     return hand.start()
-
-
-def _report(hand: Hand) -> Event:
-    return hand.report("a")
 
 
 def _deliver(hand: Hand) -> Event:
@@ -454,9 +450,13 @@ def _deliveries() -> Iterator[Probe]:
             f"report-base/list-{case}",
             Rule.REPORT_BASE,
             object,
-            lambda _, made_for=made_for: partial(merged_block_list, "a", [0, 1, 2], made_for, [0]),  # type: ignore[misc]
-            (lambda _: partial(merged_block_list, "a", [0, 1, 2], [0, 1], [0]),),
+            _merges(made_for),
+            (_merges((0, 1)),),
         )
+
+
+def _merges(made_for: tuple[int, ...]) -> Callable[[object], Call]:
+    return lambda _: partial(merged_block_list, "a", [0, 1, 2], made_for, [0])
 
 
 def _two_reported() -> Hand:
@@ -514,6 +514,14 @@ def _reserves() -> Iterator[Probe]:
         (lambda: _with_spare_block(7), release),
         (lambda: _with_spare_block(1), release),
         (lambda: Hand().admit("a", 6, 0, 1, 2).forward(a=1), release),
+    )
+    yield on_event(
+        Rule.TAIL_CAPACITY,
+        "release-during-plan",
+        lambda: (hand := _three_live_and_spare()).apply(plan(hand)),
+        release,
+        (_three_live_and_spare, release),
+        (lambda: (h := states.leased_ahead()).apply(plan(h)), lambda h: Release("a", 0, (9,))),
     )
     yield on_event(
         Rule.PLAN_DESTINATIONS,

@@ -264,6 +264,13 @@ def _when() -> Iterator[Probe]:
         lambda h: h.plan_of("a", (0, 1), (0,), "in_place"),
         lambda h: h.plan_of("a", (0, 1), (3,)),
     )
+    yield on_event(
+        Rule.LAYOUT_DURING_FORWARD,
+        "plan-recycling",
+        _indirect_recycling,
+        lambda h: h.plan_of("a", (0, 1), (3,)),
+        (_indirect_recycled, lambda h: h.plan_of("a", (0, 1), (3,))),
+    )
     for state in (_indirect_running, _indirect_written):
         yield on_event(
             Rule.LAYOUT_DURING_FORWARD,
@@ -297,6 +304,17 @@ def _indirect_running() -> Hand:
     """Return an indirect run in which a forward is to write into block 2 of a."""
     hand = states.indirect()
     return hand.apply(hand.begin(a=1))
+
+
+def _indirect_recycling() -> Hand:
+    """Return an indirect run in which a forward is to write over a dead token, in any block of a."""
+    hand = states.indirect().forward(a=1).apply(Evict("a", 0, (8,)))
+    return hand.apply(hand.recycle("a"))
+
+
+def _indirect_recycled() -> Hand:
+    hand = _indirect_recycling()
+    return hand.apply(hand.sync("a", slots=(8,)))
 
 
 def _indirect_written() -> Hand:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from spec.probes import states
@@ -97,9 +98,13 @@ def _caching_while() -> Iterator[Probe]:
             Rule.STALE_EPOCH,
             f"cache-untold-{epoch}",
             lambda: states.settled().apply(Preempt("a", 0)),
-            lambda h, epoch=epoch: Cache("a", epoch, ()),  # type: ignore[misc]
+            _cache_nothing(epoch),
             (states.settled, lambda h: Cache("a", 0, ())),
         )
+
+
+def _cache_nothing(epoch: int) -> Make:
+    return lambda hand: Cache("a", epoch, ())
 
 
 # Sharing.
@@ -126,7 +131,7 @@ def _sharing() -> Iterator[Probe]:
         yield on_event(
             Rule.SHARE_PREFIX,
             f"share-of-{num_prompt_tokens}",
-            lambda count=num_prompt_tokens: _with_c(count),  # type: ignore[misc]
+            partial(_with_c, num_prompt_tokens),
             _share_c,
             (lambda: _with_c(9), _share_c),
         )
@@ -138,6 +143,14 @@ def _sharing() -> Iterator[Probe]:
         lambda h: Share("b", 0, (1,), (0, 1, 2, 3)),
         states.cached,
         lambda h: h.share("b", (0,), 4),
+    )
+    yield on_event(
+        Rule.SHARE_PREFIX,
+        "share-of-two",
+        _cached_by_two,
+        lambda h: Share("b", 0, (4, 1), (0, 1, 2, 3, 4, 5, 6, 99)),
+        lambda h: Share("b", 0, (0, 5), tuple(range(8))),
+        lambda h: Share("b", 0, (4, 1), tuple(range(8))),
     )
     yield on_event(Rule.SHARE_PREFIX, "share-known", _other_prompt, _share, (_same_prompt, _share))
     yield on_event(
@@ -198,6 +211,12 @@ def _prompt_of_b(vocab_ids: tuple[int, ...]) -> Hand:
     hand = states.cached().apply(Alloc("b", (4, 5, 6)))
     hand.apply(hand.begin(b=11)).apply(replace(hand.sync("b"), vocab_ids=vocab_ids))
     return hand.apply(hand.end()).apply(Preempt("b", 0))
+
+
+def _cached_by_two() -> Hand:
+    """Return a run in which c has cached the same prefix as a, in blocks 4 and 5 and with KV of its own."""
+    hand = states.cached().admit("c", 9, 4, 5, 6).forward(c=9)
+    return hand.apply(Cache("c", 0, (4, 5)))
 
 
 def _cached_ahead() -> Hand:

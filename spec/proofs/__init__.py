@@ -3,7 +3,9 @@
 Source: paper 3.5.
 """
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
@@ -19,15 +21,14 @@ def run(options: Options, progress: Progress) -> Section:
     """Prove everything, and compare the model of the proofs with the executable spec.
 
     Raises:
-        ImportError: Z3 or Hypothesis is not installed.
+        ImportError: Z3 is not installed.
 
     """
+    begin = time.monotonic()
     prover = _module("prover")
     proofs = [proof for module in map(_module, PROOFS) for proof in module.proofs()]
-    checks = [
-        *prover.prove_all(proofs, options, progress),
-        *_module(COSIMULATION).run(options, progress).checks,
-    ]
+    checks = prover.prove_all(proofs, _left(options, begin), progress)
+    checks += _module(COSIMULATION).run(_left(options, begin), progress).checks
     section = Section("proofs", tuple(checks))
     figures = {
         "proved_unbounded": section.count(Status.PROVED),
@@ -35,6 +36,13 @@ def run(options: Options, progress: Progress) -> Section:
         "rlimit": sum(check.figures.get("rlimit", 0) for check in checks),
     }
     return Section("proofs", section.checks, figures)
+
+
+def _left(options: Options, begin: float) -> Options:
+    """Return the options with the time that is left of what the section may take."""
+    if options.deadline_s is None:
+        return options
+    return replace(options, deadline_s=max(options.deadline_s - (time.monotonic() - begin), 0.0))
 
 
 def covers() -> dict[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from spec.proofs.state import SIGNATURES
+from spec.proofs.state import SORT_NAMES
 from vtoken_ref.machine import Machine
 from vtoken_ref.rules import VTokenError
 from vtoken_ref.state import PlanInFlight, WorkerRequest
@@ -163,7 +163,7 @@ class Abstraction:
         lists, random = elements.lists(), Random(seed)
         self.random = random
         self.tables: dict[str, Any] = {
-            name: Table(lists[str(sorts[-1])], name in PARTIAL, random) for name, sorts in SIGNATURES.items()
+            name: Table(lists[sorts[-1]], name in PARTIAL, random) for name, sorts in SORT_NAMES.items()
         }
         self.tables.update(lists)
         self._read_requests()

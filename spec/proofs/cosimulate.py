@@ -8,8 +8,7 @@ Source: paper 3.2 to 3.5.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -19,7 +18,7 @@ from spec.proofs import invariants
 from spec.proofs.abstraction import PARTIAL, Abstraction, Elements, Table, elements_of, tickets_of
 from spec.proofs.evaluator import Evaluated, evaluator
 from spec.proofs.reading import UNCHANGED, InexpressibleError, Reading, extend, read
-from spec.proofs.state import BEFORE, SIGNATURES
+from spec.proofs.state import BEFORE, SIGNATURES, SORT_NAMES
 from spec.proofs.transition import Transition
 from vtoken_ref import events as ev
 from vtoken_ref.machine import Machine
@@ -85,22 +84,28 @@ GUARDS_OF: dict[tuple[str, Rule], tuple[str, ...]] = {
         for rule in (Rule.UNKNOWN_REQUEST, Rule.STALE_EPOCH)
     },
     **{
-        (name, rule): ("in_flight", "present_epoch")
-        for name in ("copy", "commit")
+        (name, rule): guards
+        for name, guards in {"copy": ("in_flight",), "commit": ("in_flight", "present_epoch")}.items()
         for rule in (Rule.UNKNOWN_REQUEST, Rule.STALE_EPOCH, Rule.UNKNOWN_PLAN)
     },
     **{
-        (f"plan_{strategy}", rule): guards
-        for strategy in ("out_of_place", "in_place", "copy_on_write")
+        (name, rule): guards
+        for name in ("plan_out_of_place", "plan_in_place", "plan_copy_on_write")
         for rule, guards in {
             Rule.UNKNOWN_REQUEST: ("present_epoch",),
             Rule.STALE_EPOCH: ("present_epoch",),
             Rule.PLAN_OVERLAP: ("no_other_plan",),
-            Rule.PLAN_SHARED: ("sources_are_private",),
-            Rule.UNKNOWN_TOKEN: ("live_tokens_move", "moves_start_where_the_token_is"),
-            Rule.DEAD_MOVE: ("live_tokens_move",),
+            Rule.UNKNOWN_TOKEN: ("moves_start_where_the_token_is",),
             Rule.STALE_SOURCE: ("moves_start_where_the_token_is",),
             Rule.SLOT_USED_TWICE: ("targets_are_distinct", "moves_start_where_the_token_is"),
+        }.items()
+    },
+    **{
+        (name, rule): guards
+        for name in ("plan_out_of_place", "plan_in_place")
+        for rule, guards in {
+            Rule.PLAN_SHARED: ("sources_are_private",),
+            Rule.DEAD_MOVE: ("live_tokens_move",),
             Rule.PLAN_NO_GAIN: ("blocks_are_gained",),
         }.items()
     },
@@ -198,12 +203,18 @@ class Cosimulation:
         return next((name for name, part in self.invariant.items() if not part(state.tables)), "")
 
     def try_event(self, machine: Machine, event: ev.Event, seed: int = 0) -> Outcome:
-        """Try an event in the spec and in the model; the machine stays as it is."""
+        """Try an event in the spec and in the model; the machine stays as it is.
+
+        Any other error than ``VTokenError`` out of the spec is one thing on which they differ.
+        """
         after = machine.copy()
         try:
             after.apply(event)
         except VTokenError as error:
-            return self._compare(machine, event, None, error, seed)
+            outcome = self._compare(machine, event, None, error, seed)
+            return outcome if outcome.problem else _unless_changed(outcome, machine, after)
+        except Exception as error:
+            return Outcome((), False, f"the spec fails with {type(error).__name__}: {error}")
         return self._compare(machine, event, after, None, seed)
 
     def _compare(
@@ -274,10 +285,17 @@ class Cosimulation:
 
 
 class _Compiled:
-    """A transition whose guards, facts and effects are Python functions."""
+    """A transition whose guards, facts and effects are Python functions.
+
+    Of each of its parameters it knows the sort of its values, none for a constant.
+    """
 
     def __init__(self, transition: Transition) -> None:
         self.transition = transition
+        self.parameters = {
+            name: str(it.range()) if isinstance(it, z3.FuncDeclRef) else ""
+            for name, it in transition.parameters.items()
+        }
         self.guards = {name: evaluator(guard) for name, guard in transition.guards.items()}
         self.facts = {name: evaluator(fact) for name, fact in transition.facts.items()}
         self.effects = {
@@ -306,15 +324,13 @@ class _Compiled:
     def _parameters(self, state: Abstraction, reading: Reading) -> dict[str, Any]:
         """Return the event's parameters under their Z3 names."""
         tables: dict[str, Any] = {}
-        for name, parameter in self.transition.parameters.items():
+        for name, sort in self.parameters.items():
             key, value = f"{self.transition.name}.{name}", reading.parameters[name]
-            if not isinstance(parameter, z3.FuncDeclRef):
-                tables[key] = value
-                continue
-            is_partial = str(parameter.range()) != "Bool"
-            table = Table(state.tables[str(parameter.range())], is_partial, state.random)
-            table.update(value)
-            tables[key] = table
+            if sort:
+                table = Table(state.tables[sort], sort != "Bool", state.random)
+                table.update(value)
+                value = table
+            tables[key] = value
         return tables
 
 
@@ -323,9 +339,11 @@ def _effect(name: str, function: Any) -> Evaluated:
     return evaluator(function(*variables), variables)
 
 
-@lru_cache(maxsize=1)
-def _sorts() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(map(str, sorts[:-1])) for name, sorts in SIGNATURES.items()}
+def _unless_changed(outcome: Outcome, machine: Machine, after: Machine) -> Outcome:
+    """Return the outcome of a refused event, which has changed nothing."""
+    states = _states(machine, after, elements_of(machine), tickets_of(machine.pool.leases, {}), 0)
+    changed = _difference(states[0].tables, states[1].tables, {}, {})
+    return replace(outcome, problem=f"{changed}, after a refusal") if changed else outcome
 
 
 def _states(
@@ -357,7 +375,7 @@ def _difference(
     of: Mapping[str, Any],
 ) -> str:
     """Return where the state afterwards is not the one that the model says, in words."""
-    for name, sorts in _sorts().items():
+    for name, (*sorts, _) in SORT_NAMES.items():
         table = after[name]
         effect = effects.get(name)
         if effect is None and dict.__eq__(before[name], table):

@@ -79,6 +79,7 @@ class Prover:
 
     timeout_s: float = TIMEOUT_S
     satisfiable: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    theory: "_Theory | None" = None
 
     def prove(self, proof: Proof) -> Check:
         """Return what the solver says of a proof."""
@@ -96,7 +97,8 @@ class Prover:
             return Status.REFUTED, text
         possible, reason = self._is_possible(wanted, proof.universe, spent)
         if possible == z3.unsat:
-            return Status.VACUOUS, "no state satisfies the assumptions"
+            also = "" if proof.example is None else " in which something happens"
+            return Status.VACUOUS, f"no state{also} satisfies the assumptions"
         if answer == z3.unknown:
             return Status.UNKNOWN, f"the solver gave up: {text}"
         if possible == z3.unknown:
@@ -107,6 +109,8 @@ class Prover:
 
     def _refute(self, proof: Proof, assumed: tuple[Formula, ...], spent: "_Spent") -> tuple[Any, str]:
         """Search for a state that satisfies the assumptions and not the goal; tell of it in words."""
+        if proof.universe is not None and self._follows(proof.goal, assumed, spent):
+            return z3.unsat, ""
         formulas = (*assumed, z3.Not(proof.goal))
         answer, found = self._ask(formulas, proof.shown, spent)
         if answer == z3.unknown and proof.universe is not None:
@@ -114,6 +118,25 @@ class Prover:
             if finite == z3.sat:
                 return finite, small
         return answer, found
+
+    def _follows(self, goal: Formula, assumed: tuple[Formula, ...], spent: "_Spent") -> bool:
+        """Tell whether a goal is found to follow, from assumptions that are kept for the next goal.
+
+        Many proofs have the same assumptions, and to take these in is most of the work. That a goal
+        follows does not depend on what was asked before; anything else is asked again from scratch.
+        """
+        key = tuple(formula.get_id() for formula in assumed)
+        if self.theory is None or self.theory.key != key:
+            self.theory = _Theory(key, assumed, self._solver(z3.Context()))
+        solver = self.theory.solver
+        begin = _rlimit(solver)
+        solver.set("timeout", self._timeout_ms())
+        solver.push()
+        solver.add(z3.Not(goal).translate(solver.ctx))
+        answer = solver.check()
+        solver.pop()
+        spent.rlimit += _rlimit(solver) - begin
+        return bool(answer == z3.unsat)
 
     def _is_possible(
         self, wanted: tuple[Formula, ...], universe: Universe | None, spent: "_Spent"
@@ -135,9 +158,7 @@ class Prover:
     def _ask(self, formulas: Sequence[Formula], shown: Shown, spent: "_Spent") -> tuple[Any, str]:
         """Ask the solver, in a context of its own: what was asked before must not matter."""
         context = z3.Context()
-        solver = z3.Solver(ctx=context)
-        solver.set("timeout", max(1, round(self.timeout_s * 1000)))
-        solver.set("random_seed", SEED)
+        solver = self._solver(context)
         for formula in formulas:
             solver.add(formula.translate(context))
         answer = solver.check()
@@ -145,6 +166,15 @@ class Prover:
         if answer == z3.sat:
             return answer, _described(solver.model(), shown, context)
         return answer, solver.reason_unknown() if answer == z3.unknown else ""
+
+    def _solver(self, context: Any) -> Any:
+        solver = z3.Solver(ctx=context)
+        solver.set("timeout", self._timeout_ms())
+        solver.set("random_seed", SEED)
+        return solver
+
+    def _timeout_ms(self) -> int:
+        return max(1, round(self.timeout_s * 1000))
 
 
 def prove_all(proofs: Iterable[Proof], options: Options, progress: Progress) -> list[Check]:
@@ -171,6 +201,16 @@ def prove_all(proofs: Iterable[Proof], options: Options, progress: Progress) -> 
 @dataclass(slots=True)
 class _Spent:
     rlimit: int = 0
+
+
+class _Theory:
+    """Assumptions that a solver has taken in, for one goal after another."""
+
+    def __init__(self, key: tuple[Any, ...], assumed: tuple[Formula, ...], solver: Any) -> None:
+        # The formulas are kept, since the ids of those that are gone are given to others.
+        self.key, self.assumed, self.solver = key, assumed, solver
+        for formula in assumed:
+            solver.add(formula.translate(solver.ctx))
 
 
 def _rlimit(solver: Any) -> int:

@@ -7,7 +7,7 @@ Source: paper 3.5.
 """
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 import z3  # type: ignore[import-untyped,unused-ignore]
 
@@ -21,7 +21,7 @@ from spec.proofs.invariants import (
     step,
     token,
 )
-from spec.proofs.prover import Proof, prove_all
+from spec.proofs.prover import Proof, Prover, prove_all
 from spec.proofs.shown import event_terms, state_terms
 from spec.proofs.state import BEFORE, Block, Content, Flight, Formula, Offset, Request, Step, Ticket, Token
 from spec.proofs.transition import Transition, every
@@ -31,9 +31,10 @@ SMALL = Universe({Request: 2, Token: 3, Block: 3, Offset: 2, Flight: 2, Step: 2,
 """A universe that is large enough for every event to do something."""
 
 
-def transitions() -> list[Transition]:
+@cache
+def transitions() -> tuple[Transition, ...]:
     """Return every kind of event."""
-    return [
+    return (
         pool_transitions.admit(),
         pool_transitions.alloc(),
         pool_transitions.lease(),
@@ -55,7 +56,7 @@ def transitions() -> list[Transition]:
         plan_transitions.copy(),
         plan_transitions.commit(),
         plan_transitions.cancel(),
-    ]
+    )
 
 
 def guards() -> list[tuple[str, str]]:
@@ -77,11 +78,7 @@ def proofs(without: tuple[str, str] | None = None) -> list[Proof]:
         transition, guard = without
         changed = {each.name: each for each in transitions()}[transition].without(guard)
         return list(_of_event(changed))
-    return [
-        *_initial(),
-        *(proof for transition in transitions() for proof in _of_event(transition)),
-        *_of_states(),
-    ]
+    return list(_proofs())
 
 
 def run(options: Options, progress: Progress, without: tuple[str, str] | None = None) -> list[Check]:
@@ -89,16 +86,20 @@ def run(options: Options, progress: Progress, without: tuple[str, str] | None = 
     return prove_all(proofs(without), options, progress)
 
 
-def noticed_by(without: tuple[str, str], options: Options | None = None) -> Check | None:
+def noticed_by(without: tuple[str, str]) -> Check | None:
     """Return the first proof that fails with a guard left out, None when none does."""
-    for proof in proofs(without):
-        (check,) = prove_all([proof], options or Options(), lambda label, done, total: None)
-        if check.status.is_failure:
-            return check
-    return None
+    prover = Prover()
+    checks = map(prover.prove, proofs(without))
+    return next((check for check in checks if check.status.is_failure), None)
 
 
 # Inside.
+
+
+@cache
+def _proofs() -> tuple[Proof, ...]:
+    events = (proof for transition in transitions() for proof in _of_event(transition))
+    return (*_initial(), *events, *_of_states())
 
 
 def _initial() -> Iterator[Proof]:

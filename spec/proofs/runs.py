@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, combinations
 from random import Random
 
 from spec.proofs.cosimulate import Cosimulation, Outcome
-from spec.proofs.wild_events import CONFIGS, JOBS, right_event, temptations, wild_event
+from spec.proofs.wild_events import CONFIGS, JOBS, MOODS, right_event, temptations, wild_event
 from spec.report import Progress
 from spec.runtime import Runtime
 from vtoken_ref import events as ev
@@ -97,13 +98,22 @@ class _Run:
         self.cosimulation, self.tally, self.seed = cosimulation, tally, seed
         self.choose = Random(seed).choice
         self.runtime = Runtime(CONFIGS[seed % len(CONFIGS)], JOBS)
+        self.mood = MOODS[seed // len(CONFIGS) % len(MOODS)]
         self.events: list[ev.Event] = []
 
     def make(self) -> Difference | None:
-        """Try events until spec and model differ."""
+        """Try events until spec and model differ, or the spec is in no state that it could be in."""
+        try:
+            return self._make()
+        except Exception as error:
+            problem = f"the spec is in a state that cannot be: {type(error).__name__}: {error}"
+            return Difference(REST, self.runtime.machine.config, tuple(self.events), problem)
+
+    def _make(self) -> Difference | None:
         for index in range(NUM_TRIES):
             is_wild = self.choose([False, False, True])
-            event = (wild_event if is_wild else right_event)(self.runtime, self.choose)
+            make = wild_event if is_wild else right_event
+            event = make(self.runtime, self.choose, self.mood)
             found = None if event is None else self._try_all(event, is_wild)
             if found is None and index % TRIES_PER_STATE_CHECK == 0:
                 found = self._look()
@@ -147,15 +157,22 @@ class _Run:
 
 
 def _shortened(found: Difference, cosimulation: Cosimulation) -> Difference:
-    """Return a run without the events that the difference does not need."""
-    index = len(found.events) - 2
-    while index >= 0:
-        events = found.events[:index] + found.events[index + 1 :]
+    """Return a run that ends in the same difference, of which no two events can be left out."""
+    shorter: Difference | None = found
+    while shorter is not None:
+        found, shorter = shorter, _shorter(shorter, cosimulation)
+    return found
+
+
+def _shorter(found: Difference, cosimulation: Cosimulation) -> Difference | None:
+    """Return the same without one event or two, None when each is needed."""
+    last = len(found.events) - 1
+    for left_out in chain(combinations(range(last), 1), combinations(range(last), 2)):
+        events = tuple(event for index, event in enumerate(found.events) if index not in left_out)
         problem = _problem(found, events, cosimulation)
         if problem:
-            found = Difference(found.name, found.config, events, problem)
-        index = min(index - 1, len(found.events) - 2)
-    return found
+            return Difference(found.name, found.config, events, problem)
+    return None
 
 
 def _problem(found: Difference, events: Sequence[ev.Event], cosimulation: Cosimulation) -> str:
@@ -164,11 +181,11 @@ def _problem(found: Difference, events: Sequence[ev.Event], cosimulation: Cosimu
     try:
         for event in events if found.name == INVARIANT else events[:-1]:
             machine.apply(event)
-    except VTokenError:
+        if found.name == INVARIANT:
+            broken = cosimulation.broken_invariant(machine)
+            return f"{broken} does not hold" if broken else ""
+        outcome = cosimulation.try_event(machine, events[-1])
+    except Exception:
         return ""
-    if found.name == INVARIANT:
-        broken = cosimulation.broken_invariant(machine)
-        return f"{broken} does not hold" if broken else ""
-    outcome = cosimulation.try_event(machine, events[-1])
     is_same = found.name in (outcome.transitions or (REST,))
     return outcome.problem if is_same else ""

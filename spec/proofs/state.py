@@ -204,5 +204,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 """Of each function of a state, the sorts of its arguments and of its value."""
 
+SORT_NAMES = {name: tuple(map(str, sorts)) for name, sorts in SIGNATURES.items()}
+"""The names of these sorts."""
+
 BEFORE = State(**{name: z3.Function(name, *sorts) for name, sorts in SIGNATURES.items()})
 """An arbitrary state."""

@@ -5,7 +5,7 @@ for any blocks, writes to any slot, plans over shared blocks and beside another 
 requests that are gone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ Choose = Callable[[Sequence[T]], T]
 CONFIGS = (
     MachineConfig(2, range(9), headroom=2, view="packed"),
     MachineConfig(2, range(9), headroom=2, view="indirect"),
-    MachineConfig(2, range(8), headroom=2, view="indirect", strategy="out_of_place"),
+    MachineConfig(3, range(8), headroom=2, view="indirect", strategy="out_of_place"),
     MachineConfig(2, range(8), headroom=2, view="packed", strategy="recycle"),
 )
 """With blocks of two slots, three requests, and leases for two plans at one time."""
@@ -43,25 +43,40 @@ ATTEMPTS = 12
 """How often another careless event is asked for where one cannot be made."""
 
 
-def right_event(runtime: Runtime, choose: Choose[Any]) -> ev.Event | None:
-    """Return an event that a correct runtime could emit; None where there is none."""
+def right_event(runtime: Runtime, choose: Choose[Any], mood: Mapping[str, int]) -> ev.Event | None:
+    """Return an event that a correct runtime could emit; None where there is none.
+
+    Args:
+        runtime: the state.
+        choose: makes the choices.
+        mood: what is chosen more or less often than elsewhere.
+
+    """
+    possible = {kind: events for kind, events in _possible(runtime) if events}
+    kinds = [kind for kind in possible for _ in range(_how_often(runtime, mood, *kind))]
+    event = choose(possible[choose(kinds)]) if kinds else None
+    return _as_computed(event) if isinstance(event, ev.Sync) else event
+
+
+def _possible(runtime: Runtime) -> Iterator[tuple[tuple[str, ...], Sequence[ev.Event]]]:
+    """Yield what can be done now, by kind and request."""
     machine = runtime.machine
     pointless = {"begins"} if machine.steps else set()
     if machine.pool.num_reserved <= 0:
         pointless.add("leases")
-    names = [name for name in _HOW_OFTEN if name not in pointless]
-    possible = {
-        (name, *arguments): events
-        for name in names
-        for arguments in ([()] if name in _OF_RUN else [(job.req_id,) for job in JOBS])
-        if (events := getattr(runtime, name)(*arguments))
-    }
-    possible |= {
-        ("plans", req_id): [plan] for req_id in machine.workers for plan in _wide_plans(runtime, req_id)
-    }
-    kinds = [kind for kind in possible for _ in range(_how_often(runtime, *kind))]
-    event = choose(possible[choose(kinds)]) if kinds else None
-    return _as_computed(event) if isinstance(event, ev.Sync) else event
+    for name in [it for it in _OF_RUN if it not in pointless]:
+        yield (name,), getattr(runtime, name)()
+    for job in JOBS:
+        for name in [it for it in _OF_REQUEST if it not in pointless]:
+            yield (name, job.req_id), getattr(runtime, name)(job.req_id)
+        plans = [*_wide_plans(runtime, job.req_id), *runtime.plans(job.req_id)]
+        copies_on_write = [plan for plan in plans if _is_copy_on_write(plan)]
+        yield ("copies_on_write", job.req_id), copies_on_write
+        yield ("relocations", job.req_id), [plan for plan in plans if not _is_copy_on_write(plan)]
+
+
+def _is_copy_on_write(plan: ev.Event) -> bool:
+    return isinstance(plan, ev.Plan) and plan.strategy == "copy_on_write"
 
 
 def _as_computed(event: ev.Sync) -> ev.Sync:
@@ -74,8 +89,8 @@ def _as_computed(event: ev.Sync) -> ev.Sync:
 def _wide_plans(runtime: Runtime, req_id: str) -> Iterator[ev.Plan]:
     """Yield the plan over all blocks that may be sources, where the planner would take as few as do."""
     machine, table = runtime.machine, runtime.machine.table
-    worker = machine.workers[req_id]
-    if req_id not in table or worker.plan is not None or machine.config.view == "packed":
+    worker = machine.workers.get(req_id)
+    if worker is None or req_id not in table or worker.plan is not None or machine.config.view == "packed":
         return
     is_open = open_block(table, req_id)
     sources = tuple(
@@ -92,30 +107,25 @@ def _wide_plans(runtime: Runtime, req_id: str) -> Iterator[ev.Plan]:
         yield ev.Plan(req_id, worker.epoch, machine.num_events, "out_of_place", sources, destinations, moves)
 
 
-def _how_often(runtime: Runtime, name: str, req_id: str = "") -> int:
+def _how_often(runtime: Runtime, mood: Mapping[str, int], name: str, req_id: str = "") -> int:
     worker = runtime.machine.workers.get(req_id)
     if name == "preempts" and worker is not None and worker.plan is not None:
         return 20
-    return _HOW_OFTEN[name]
+    if name == "leases" and worker is not None and not runtime.wants_lease(req_id, len(worker.leased) + 1):
+        return 2
+    return mood.get(name, (_OF_RUN | _OF_REQUEST | _PLANS)[name])
 
 
-_OF_RUN = ("uncaches", "frees", "begins", "ends", "late_copies", "late_cancels")
-_HOW_OFTEN = {
-    "uncaches": 2,
-    "frees": 30,
-    "begins": 60,
-    "ends": 60,
-    "late_copies": 30,
-    "late_cancels": 10,
+_OF_RUN = {"uncaches": 2, "frees": 30, "begins": 60, "ends": 60, "late_copies": 30, "late_cancels": 10}
+_OF_REQUEST = {
     "admits": 60,
     "allocs": 60,
-    "leases": 30,
+    "leases": 60,
     "shares": 100,
     "caches": 10,
     "syncs": 100,
     "outputs": 100,
     "evicts": 80,
-    "plans": 150,
     "copies": 100,
     "commits": 60,
     "cancels": 4,
@@ -124,24 +134,49 @@ _HOW_OFTEN = {
     "preempts": 1,
     "finishes": 2,
 }
+_PLANS = {"relocations": 150, "copies_on_write": 15}
 """How often each kind of event is chosen where it is possible."""
+
+MOODS: tuple[Mapping[str, int], ...] = (
+    {"caches": 1, "copies_on_write": 5},
+    {"evicts": 15, "caches": 60, "shares": 400, "uncaches": 1},
+)
+"""What is chosen at other odds: one likes to relocate, the other to share."""
 
 
 def temptations(runtime: Runtime, event: ev.Event) -> list[ev.Event]:
     """Return what is nearly this event, and wrong in one point that the spec has to see."""
+    for name in ("block_ids", "token_ids"):
+        if values := getattr(event, name, ()):
+            changed: Any = {name: (*values, values[0])}
+            return [*_more_tempting(runtime, event), replace(event, **changed)]
+    return _more_tempting(runtime, event)
+
+
+def _more_tempting(runtime: Runtime, event: ev.Event) -> list[ev.Event]:
     match event:
         case ev.Plan() if event.moves:
             return list(_nearly_planned(runtime, event))
         case ev.Copy():
-            worker = runtime.machine.workers.get(event.req_id)
-            left = sorted(worker.plan.remaining) if worker and worker.plan else []
-            return [replace(event, token_ids=(token_id,)) for token_id in left[-1:]]
+            return list(_beside_a_copy(runtime, event))
         case ev.Sync() if len(event.slots) == 1 and event.req_id in runtime.machine.table:
             table = runtime.machine.table
             own = [table.slot(event.req_id, token_id) for token_id in table.live_tokens(event.req_id)]
             dead = set(table.dead_slots(event.req_id)) - set(recyclable_slots(runtime.machine, event.req_id))
             return [replace(event, slots=(slot,)) for slot in (*own[:1], *sorted(dead)[:2])]
     return []
+
+
+def _beside_a_copy(runtime: Runtime, event: ev.Copy) -> Iterator[ev.Event]:
+    worker = runtime.machine.workers.get(event.req_id)
+    if worker is None or worker.plan is None or not worker.plan.remaining:
+        return
+    last = max(worker.plan.remaining)
+    yield replace(event, token_ids=(last,))
+    yield replace(event, token_ids=(last + 1,))
+    yield ev.Evict(event.req_id, event.epoch, (last,))
+    yield ev.Release(event.req_id, event.epoch, worker.plan.plan.destination_blocks[:1])
+    yield replace(worker.plan.plan, plan_id=runtime.machine.num_events)
 
 
 def _nearly_planned(runtime: Runtime, plan: ev.Plan) -> Iterator[ev.Plan]:
@@ -161,10 +196,10 @@ def _nearly_planned(runtime: Runtime, plan: ev.Plan) -> Iterator[ev.Plan]:
                 return
 
 
-def wild_event(runtime: Runtime, choose: Choose[Any]) -> ev.Event | None:
+def wild_event(runtime: Runtime, choose: Choose[Any], mood: Mapping[str, int]) -> ev.Event | None:
     """Return an event that may be wrong."""
     if choose([False, True]):
-        event = right_event(runtime, choose)
+        event = right_event(runtime, choose, mood)
         return None if event is None else _changed(runtime, event, choose)
     for _ in range(ATTEMPTS):
         event = _Careless(runtime, choose).event()
@@ -386,7 +421,7 @@ class _Careless:
             return None
         plan = self.choose(plans)
         worker = self.machine.workers.get(plan.req_id)
-        if worker is None or plan.req_id not in self.machine.table:
+        if worker is None or worker.plan is None or worker.plan.plan != plan:
             return ev.Commit(plan.req_id, plan.epoch, plan.plan_id, plan.moves, (), 0, "", "")
         return self.runtime.commit(plan.req_id, worker, plan)
 

@@ -261,8 +261,11 @@ def _check_slots(state: State, event: ev.Sync, worker: WorkerRequest) -> bool:
 
 def _check_announced(state: State, event: ev.Sync, worker: WorkerRequest) -> None:
     """With async depth 0 a forward that was announced to write over a dead token writes nowhere else."""
-    read, length = state.read_in_flight(event.req_id, worker), state.length(event.req_id) + len(event.slots)
-    if read is not None and length > read.length and not state.is_async:
+    read = state.read_in_flight(event.req_id, worker)
+    if read is None or state.is_async:
+        return
+    length = state.length(event.req_id) + len(event.slots)
+    if length > read.length:
         raise VTokenError(
             Rule.LENGTH_MISMATCH,
             f"request {event.req_id} would be {length} long in a forward that is to leave {read.length}",
@@ -272,8 +275,10 @@ def _check_announced(state: State, event: ev.Sync, worker: WorkerRequest) -> Non
 def _recycles(state: State, req_id: str, worker: WorkerRequest) -> bool:
     """Tell whether the running forward may write its one token over a dead one."""
     read = state.read_in_flight(req_id, worker)
-    is_allowed = state.config.strategy in (None, "recycle") and read is not None and read.num_query == 1
-    return is_allowed and (state.is_async or (read is not None and read.length == state.length(req_id)))
+    if read is None:
+        return False
+    is_allowed = state.config.strategy in (None, "recycle") and read.num_query == 1
+    return is_allowed and (state.is_async or read.length == state.length(req_id))
 
 
 def recyclable_slots(state: State, req_id: str) -> list[int]:
@@ -281,11 +286,11 @@ def recyclable_slots(state: State, req_id: str) -> list[int]:
     if req_id not in state.table:
         return []
     plan = state.workers[req_id].plan
-    in_plan = plan.blocks if plan else set()
+    in_plan, is_protected = plan.blocks if plan else set(), state.protection(req_id)
     slots = []
     for slot in state.table.dead_slots(req_id):
         block_id = slot // state.config.block_size
-        if not state.pool.is_protected(block_id) and block_id not in in_plan:
+        if not is_protected(block_id) and block_id not in in_plan:
             slots.append(slot)
     return slots
 

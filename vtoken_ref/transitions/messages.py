@@ -12,7 +12,7 @@ from vtoken_ref.state import State, WorkerRequest
 
 def report(state: State, event: ev.Report) -> None:
     """Send what a step has changed to the scheduler."""
-    if state.reported is None or event.step != state.reported:
+    if event.step != state.reported:
         raise VTokenError(
             Rule.MESSAGE_ORDER, f"step {event.step} is reported, the worker is at {state.reported}"
         )

@@ -25,7 +25,7 @@ def cache(state: State, event: ev.Cache) -> None:
         raise VTokenError(
             Rule.CACHE_BUSY, f"blocks of request {event.req_id} are cached while it is computed or relocated"
         )
-    num_tokens = _check_cacheable(state, event, request, worker)
+    num_tokens = _check_cacheable(state, event, worker)
 
     for index, block_id in enumerate(event.block_ids):
         last = min((index + 1) * state.config.block_size, num_tokens)
@@ -65,18 +65,14 @@ def register_shared(state: State, req_id: str, fingerprints: Sequence[str]) -> N
     state.table.sync_new_tokens(req_id, worker.block_ids, len(fingerprints))
 
 
-def _check_cacheable(state: State, event: ev.Cache, request: SchedulerRequest, worker: WorkerRequest) -> int:
+def _check_cacheable(state: State, event: ev.Cache, worker: WorkerRequest) -> int:
     """Return how many tokens the blocks hold: leading ones, in place, computed before any eviction."""
     block_size, num_blocks = state.config.block_size, len(event.block_ids)
     num_tokens = min(state.num_tokens(event.req_id), num_blocks * block_size)
     is_partial = num_tokens < num_blocks * block_size
-    if (
-        list(event.block_ids) != request.block_ids[:num_blocks]
-        or num_tokens <= (num_blocks - 1) * block_size
-        or (state.is_async and is_partial)
-    ):
+    if num_tokens <= (num_blocks - 1) * block_size or (state.is_async and is_partial):
         raise VTokenError(
-            Rule.CACHE_PREFIX, f"{list(event.block_ids)} are not leading, filled blocks of {event.req_id}"
+            Rule.CACHE_PREFIX, f"{event.req_id} has not filled {num_blocks} blocks that could be cached"
         )
     in_place = [
         token_id
@@ -87,7 +83,7 @@ def _check_cacheable(state: State, event: ev.Cache, request: SchedulerRequest, w
     if in_place != list(range(num_tokens)) or not is_pure:
         raise VTokenError(
             Rule.CACHE_PREFIX,
-            f"blocks {list(event.block_ids)} of {event.req_id} were computed or laid out after an eviction",
+            f"blocks {list(event.block_ids)} of {event.req_id} are not its first, or of after an eviction",
         )
     return num_tokens
 
@@ -126,5 +122,5 @@ def _check_content(state: State, event: ev.Share) -> tuple[str, ...]:
                 Rule.SHARE_PREFIX,
                 f"block {block_id} holds other tokens than request {event.req_id} starts with",
             )
-        fingerprints = prefix.fingerprints[:last]
+        fingerprints += prefix.fingerprints[index * block_size : last]
     return fingerprints

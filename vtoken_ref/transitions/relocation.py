@@ -85,7 +85,7 @@ def plan(state: State, event: ev.Plan) -> None:
         event.req_id,
         event.strategy,
         Relocation(event.source_blocks, event.destination_blocks, event.moves),
-        state.pool.is_protected,
+        state.protection(event.req_id),
         lambda block_id: block_id in worker.leased,
         view=state.config.view,
         reserve=num_reserved_slots(state, event.req_id),
@@ -172,7 +172,7 @@ def commit(state: State, event: ev.Commit) -> None:
     if worker.in_forward is not None and (is_moved or _is_recycling(state, event.req_id, worker)):
         raise VTokenError(
             Rule.LAYOUT_DURING_FORWARD,
-            f"a commit of request {event.req_id} would move its end, where forward {worker.in_forward} writes",
+            f"a commit of request {event.req_id} would move the end that forward {worker.in_forward} writes",
         )
 
     if worker.in_forward is not None:
@@ -183,7 +183,7 @@ def commit(state: State, event: ev.Commit) -> None:
     else:
         listed = state.table.block_ids(event.req_id)
         after = blocks_after(listed, plan.source_blocks, plan.destination_blocks)
-        state.table.apply_moves(event.req_id, event.moves, after, state.pool.is_protected)
+        state.table.apply_moves(event.req_id, event.moves, after, state.protection(event.req_id))
     worker.block_ids = expected_blocks
     worker.leased = [block_id for block_id in worker.leased if block_id not in plan.destination_blocks]
     worker.plan = None
@@ -233,7 +233,7 @@ def release(state: State, event: ev.Release) -> None:
 
     worker.block_ids = [block_id for block_id in worker.block_ids if block_id not in event.block_ids]
     worker.leased = [block_id for block_id in worker.leased if block_id not in event.block_ids]
-    is_protected = state.pool.is_protected
+    is_protected = state.protection(event.req_id)
     if event.req_id in state.table and state.table.release_blocks(
         event.req_id, event.block_ids, is_protected
     ):
@@ -329,8 +329,9 @@ def _check_forward(state: State, event: ev.Plan, worker: WorkerRequest) -> None:
 def _is_recycling(state: State, req_id: str, worker: WorkerRequest) -> bool:
     """Tell whether the running forward has still to write its one token over a dead one."""
     read = state.read_in_flight(req_id, worker)
-    is_left = state.num_unwritten(req_id, worker) > 0
-    return is_left and read is not None and read.length == state.length(req_id)
+    if read is None:
+        return False
+    return state.num_unwritten(req_id, worker) > 0 and read.length == state.length(req_id)
 
 
 def _plan_in_flight(state: State, event: ev.Copy | ev.Commit | ev.Cancel) -> PlanInFlight:
@@ -375,7 +376,7 @@ def _length_after(state: State, worker: WorkerRequest, flight: PlanInFlight) -> 
         return state.length(req_id)
     listed = state.table.block_ids(req_id)
     after = blocks_after(listed, plan.source_blocks, plan.destination_blocks)
-    return state.table.length_after(req_id, plan.moves, after, state.pool.is_protected)
+    return state.table.length_after(req_id, plan.moves, after, state.protection(req_id))
 
 
 def _check_report_of_release(state: State, event: ev.Release, worker: WorkerRequest) -> None:
@@ -391,9 +392,11 @@ def _check_report_of_release(state: State, event: ev.Release, worker: WorkerRequ
     still_listed = [block_id for block_id in listed if block_id in kept]
     length = state.length(event.req_id)
     if still_listed != listed:
-        length = state.table.length_after(event.req_id, (), still_listed, state.pool.is_protected)
+        length = state.table.length_after(event.req_id, (), still_listed, state.protection(event.req_id))
     num_left = len(kept) * state.config.block_size - length
-    if num_left < _num_tail_slots(state, event.req_id):
+    # What a release leaves at the end, a plan in flight may take: it was made with the blocks of before.
+    is_counted_on = worker.plan is not None and kept != worker.block_ids
+    if is_counted_on or num_left < _num_tail_slots(state, event.req_id):
         raise VTokenError(
             Rule.TAIL_CAPACITY,
             f"{num_left} unwritten slots would be left at the end of {event.req_id}, a step may need more",

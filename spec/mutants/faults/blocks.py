@@ -266,6 +266,17 @@ FAULTS = (
         (Rule.BACKPRESSURE, Rule.LEASE_ORDER),
     ),
     Fault(
+        "waits-after-plan",
+        RELOCATION,
+        """        if not state.is_async:
+            state.deferred.pop(event.req_id, None)
+""",
+        "",
+        "a request waits on when it has found a plan that needs no more",
+        (Rule.BACKPRESSURE,),
+        (5,),
+    ),
+    Fault(
         "no-hysteresis",
         RECLAIM,
         "elif num_free_blocks >= (low + 1 if high is None else high):",

@@ -235,9 +235,9 @@ FAULTS = (
     Fault(
         "plan-over-forward",
         RELOCATION,
-        """    if state.config.view == "packed" or event.strategy == "in_place":
+        """    if state.config.view == "packed" or event.strategy == "in_place" or is_recycling:
 """,
-        """    if event.strategy == "in_place":
+        """    if event.strategy == "in_place" or is_recycling:
 """,
         "ordering, copy after write: sources are copied while a forward writes them",
         (Rule.LAYOUT_DURING_FORWARD,),

@@ -76,7 +76,7 @@ FAULTS = (
         "no-retreat",
         TABLE,
         """            self._place(request, move)
-        self._retreat(request)
+        self._retreat(request, is_protected)
 """,
         """            self._place(request, move)
         request.num_written_blocks = self._count_written(request)
@@ -94,6 +94,17 @@ FAULTS = (
 """,
         "a wholly dead last block keeps one slot",
         (Rule.LENGTH_MISMATCH,),
+    ),
+    Fault(
+        "retreat-into-shared",
+        TABLE,
+        """            if is_protected(block_id):
+                return
+            row =""",
+        """            row =""",
+        "the length retreats into a shared block, where the next token would be written",
+        (Rule.SHARED_WRITE, Rule.LENGTH_MISMATCH),
+        (3,),
     ),
     Fault(
         "occupied-destination",
@@ -218,6 +229,15 @@ FAULTS = (
         "prefix.vocab_ids[: last - 1] != event.vocab_ids[: last - 1]",
         "a prefix that differs in its last token is shared",
         (Rule.SHARE_PREFIX,),
+        (14,),
+    ),
+    Fault(
+        "share-content-of-last",
+        PREFIX_CACHE,
+        "        fingerprints += prefix.fingerprints[index * block_size : last]",
+        "        fingerprints = prefix.fingerprints[:last]",
+        "a prefix out of the blocks of two requests is taken for that of the last one",
+        (Rule.SHARE_PREFIX, Rule.KV_VISIBLE),
         (14,),
     ),
     Fault(
