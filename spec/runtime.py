@@ -10,7 +10,7 @@ Of blocks that nothing distinguishes, one stands for all.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from hashlib import blake2b
 from itertools import combinations, product
 
@@ -65,7 +65,7 @@ class Job:
         return (self.prompt + (SAMPLED,) * self.num_outputs)[first:last]
 
 
-@lru_cache(maxsize=None)
+@cache
 def content(vocab_ids: tuple[int, ...], is_pure: bool) -> str:
     """Return the fingerprint of the last of these tokens.
 
@@ -497,16 +497,13 @@ class Runtime:
         machine, worker, headroom = self.machine, self._deciding(req_id), self.machine.config.headroom
         if worker is None or worker.plan is not None or worker.wants or req_id not in machine.table:
             return []
-        if len(worker.leased) >= headroom or not self.wants_lease(req_id, headroom):
-            return []
-        return [
-            ev.Defer(req_id, worker.epoch, num_blocks)
-            for num_blocks in range(len(worker.leased) + 1, headroom + 1)
-            if self.wants_lease(req_id, num_blocks)
-        ][:1]
+        for num_blocks in range(len(worker.leased) + 1, headroom + 1):
+            if self.wants_lease(req_id, num_blocks):
+                return [ev.Defer(req_id, worker.epoch, num_blocks)]
+        return []
 
     def wants_lease(self, req_id: str, num_blocks: int) -> bool:
-        """Tell whether a request could use so many destinations: to relocate, or to write into a shared block."""
+        """Tell whether a request could use so many destinations: to relocate, or for a copy on write."""
         machine = self.machine
         if req_id not in machine.table:
             return False

@@ -246,8 +246,9 @@ def test_an_exception_names_the_policy_and_its_line() -> None:
 
     with pytest.raises(
         VTokenError, match=r"Broken raised ZeroDivisionError: .*\(line \d+, in select_victims\)"
-    ):
+    ) as error:
         ask(Broken(), VIEW)
+    assert error.value.code == "policy-raised"
 
 
 def test_an_answer_that_changes_is_refused_only_when_asked_twice() -> None:

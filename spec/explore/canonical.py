@@ -10,7 +10,7 @@ Every list is written with its length, so that two different states never give t
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from hashlib import blake2b
 
 from spec.explore.choices import Node
@@ -277,7 +277,7 @@ def _text(runtime: Runtime, names: _Names, requests: Sequence[_Part]) -> list[in
 
 def _common(machine: Machine, names: _Names) -> list[int]:
     """Return what names neither a request nor a block."""
-    out = [machine.is_over]
+    out: list[int] = [machine.is_over]
     for step in machine.steps:
         forward = machine.forwards.get(step)
         is_started = NONE if forward is None else forward.is_started
@@ -355,14 +355,14 @@ class _Blocks:
             yield num_shared(prefix.vocab_ids, job)
 
 
-@lru_cache(maxsize=None)
+@cache
 def contents(job: Job) -> tuple[list[str], list[str]]:
     """Return the content of each token of a job: computed before, and after an eviction."""
     prefixes = [job.vocab_ids(0, count) for count in range(1, job.num_tokens + 2)]
     return [content(prefix, True) for prefix in prefixes], [content(prefix, False) for prefix in prefixes]
 
 
-@lru_cache(maxsize=None)
+@cache
 def num_shared(vocab_ids: tuple[int, ...], job: Job) -> int:
     """Return how many of these leading tokens are those of a job."""
     own = job.vocab_ids(0, len(vocab_ids))

@@ -129,7 +129,7 @@ def choices(runtime: Runtime) -> Iterator[ev.Event]:
 def _is_read(
     runtime: Runtime, req_id: str, strategies: tuple[str, ...] = ("out_of_place", "in_place", "copy_on_write")
 ) -> bool:
-    """Tell whether a request with such a plan is in a running forward, so that the worker may have to wait."""
+    """Tell whether a request with such a plan is in a running forward: the worker may have to wait."""
     worker = runtime.machine.workers.get(req_id)
     if worker is None or worker.plan is None or worker.in_forward is None:
         return False
@@ -137,7 +137,7 @@ def _is_read(
 
 
 def _is_waiting_for_plan(runtime: Runtime) -> bool:
-    """Tell whether the next step has a request whose plan is in flight, so that the worker may have to wait."""
+    """Tell whether the next step has a request whose plan is in flight: the worker may have to wait."""
     machine = runtime.machine
     for forward in machine.forwards.values():
         if not forward.is_started:

@@ -9,8 +9,19 @@ from vtoken_ref import events as ev
 from vtoken_ref.invariants import token_conservation, violations
 from vtoken_ref.machine import Machine
 
-Problem = NamedTuple("Problem", [("aim", str), ("text", str)])
-"""What is wrong: the invariant or the rule, and a sentence."""
+
+class Problem(NamedTuple):
+    """What is wrong.
+
+    Attributes:
+        aim: the invariant, or ``fact`` for an event that cannot be refused and was.
+        text: a sentence.
+
+    """
+
+    aim: str
+    text: str
+
 
 RELOCATING = ("plan", "copy", "commit", "cancel", "release", "lease", "defer", "deliver", "report", "free")
 """Events that must leave the live tokens of every request as they are."""

@@ -46,9 +46,8 @@ def _prefill(runtime: Runtime, req_id: str) -> Iterator[ev.Event]:
     """Compute a prompt in as few steps as may be."""
     machine, num_prompt = runtime.machine, len(runtime.jobs[req_id].prompt)
     while machine.num_tokens(req_id) < num_prompt:
-        while runtime.most_query(req_id) < min(
-            num_prompt - machine.num_tokens(req_id), machine.config.max_query if machine.is_async else num_prompt
-        ):
+        most = machine.config.max_query if machine.is_async else num_prompt
+        while runtime.most_query(req_id) < min(num_prompt - machine.num_tokens(req_id), most):
             yield ev.Alloc(req_id, (min(machine.pool.free_blocks),))
         yield next(
             event

@@ -73,8 +73,9 @@ class AheadIndirect(Ahead):
     """A dead token leaves the visible set at once."""
 
     configs = (
-        configured(2, range(13), headroom=3, view="indirect", async_depth=1, max_query=3),
-        configured(2, range(3, 15), headroom=2, view="indirect", async_depth=1, max_query=8, strategy="out_of_place"
+        configured(3, range(11), headroom=3, view="indirect", async_depth=1, max_query=4),
+        configured(
+            4, range(3, 12), headroom=2, view="indirect", async_depth=1, max_query=8, strategy="out_of_place"
         ),
-        configured(3, range(9), headroom=2, view="indirect", async_depth=1, max_query=2),
+        configured(2, range(13), headroom=2, view="indirect", async_depth=1, max_query=2),
     )

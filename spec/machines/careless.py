@@ -5,9 +5,8 @@ disagreement with the oracle.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from spec.machines.device import Stream
+from spec.machines.device import Device, Stream
 from spec.machines.oracle import Epoch
 from spec.runtime import NBYTES_PER_TOKEN, Runtime
 from vtoken_ref import events as ev
@@ -19,116 +18,137 @@ class Careless:
 
     Args:
         runtime: the machine and the clients.
-        streams: where each epoch has its tokens.
-        live: by epoch, its live tokens.
-        block_id: a block, any.
+        device: what has happened.
+        block: which block, if one is to be chosen.
         mask: whatever else is to be chosen.
 
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        streams: dict[Epoch, Stream],
-        live: dict[Epoch, list[int]],
-        block_id: int,
-        mask: int,
-    ) -> None:
-        self.runtime, self.machine = runtime, runtime.machine
-        self.streams, self.live = streams, live
-        self.block_id, self.mask = block_id, mask
+    def __init__(self, runtime: Runtime, device: Device, block: int, mask: int) -> None:
+        self.runtime, self.machine, self.device = runtime, runtime.machine, device
+        blocks = runtime.machine.config.block_ids
+        self.block_id, self.mask = blocks[block % len(blocks)], mask
         self.block_size = runtime.machine.config.block_size
+        self.streams = {
+            epoch: stream
+            for epoch, stream in device.streams.items()
+            if self.machine.is_worked(*epoch) or epoch in self.machine.orphans or mask % 16 == 15
+        }
 
-    def scheduler(self) -> Iterator[ev.Event]:
-        """Yield what a scheduler may do."""
-        machine, block_id = self.machine, self.block_id
-        yield ev.Free((block_id,))
-        yield ev.Free(tuple(machine.pool.fences))
-        yield ev.Deliver(machine.last_step)
-        if machine.requests or machine.steps or machine.pool.fences:
-            num_blocks = len(machine.config.block_ids)
-            yield ev.End(machine.num_events, len(machine.ended), num_blocks)
-        reads: list[ev.Read] = []
-        for req_id, request in machine.requests.items():
-            count = max(min(1 + self.mask % 3, num_left(self.runtime, req_id)), 1)
-            if num_left(self.runtime, req_id) > 0:
-                reads.append(ev.Read(req_id, request.epoch, count, request.length + count, ""))
-                yield ev.Forward(machine.last_step + 1, "begin", tuple(reads))
-                yield ev.Forward(machine.last_step + 1, "begin", tuple(reads[-1:]))
-            yield ev.Alloc(req_id, (block_id,))
-            yield ev.Lease(req_id, request.epoch, (block_id,))
-            yield ev.Cache(req_id, request.epoch, tuple(request.block_ids[:count]))
+    def kinds(self) -> list[list[ev.Event]]:
+        """Return what may be done, one list a kind, none empty."""
+        kinds = (
+            *(self._blocks(), self._cached(), self._forwards(), self._syncs(), self._messages()),
+            *(self._tokens(), self._plans(), self._plans_in_flight()),
+        )
+        return [events for events in map(list, kinds) if events]
+
+    # The scheduler.
+
+    def _blocks(self) -> Iterator[ev.Event]:
+        yield ev.Free((self.block_id,))
+        yield ev.Free(tuple(self.machine.pool.fences))
+        for req_id, request in self.machine.requests.items():
+            yield ev.Alloc(req_id, (self.block_id,))
+            yield ev.Lease(req_id, request.epoch, (self.block_id,))
+
+    def _cached(self) -> Iterator[ev.Event]:
+        cached = list(self.machine.pool.cached)
+        turn = self.mask % (len(cached) + 1)
+        known = [*cached[turn:], *cached[:turn], self.block_id]
+        for req_id, request in self.machine.requests.items():
+            yield ev.Cache(req_id, request.epoch, tuple(request.block_ids[: 1 + self.mask % 3]))
             prompt = self.runtime.jobs[req_id].prompt[: 1 + self.mask % 7]
-            known = [*machine.pool.cached, block_id]
-            first = tuple(known[: -(-len(prompt) // self.block_size)])
-            yield ev.Share(req_id, request.epoch, first, prompt)
-
-    def worker(self) -> Iterator[ev.Event]:
-        """Yield what a worker may do."""
-        if self.machine.reported is not None and not self._is_over_budget():
-            yield ev.Report(
-                self.machine.reported,
-                tuple(
-                    layout_of(self.machine, req_id, worker) for req_id, worker in self.machine.workers.items()
-                ),
+            yield ev.Share(
+                req_id, request.epoch, tuple(known[: -(-len(prompt) // self.block_size)]), prompt
             )
+
+    def _forwards(self) -> Iterator[ev.Event]:
+        step = self.machine.last_step + 1
+        reads: list[ev.Read] = []
+        for req_id, request in self.machine.requests.items():
+            count = min(1 + self.mask % 3, num_left(self.runtime, req_id))
+            if count > 0:
+                reads.append(ev.Read(req_id, request.epoch, count, request.length + count, ""))
+                yield ev.Forward(step, "begin", tuple(reads[-1:]))
+                yield ev.Forward(step, "begin", (ev.Read(req_id, request.epoch, 1, request.length, ""),))
+        yield ev.Forward(step, "begin", tuple(reads))
+
+    def _messages(self) -> Iterator[ev.Event]:
+        machine = self.machine
+        yield ev.Deliver(machine.last_step - self.mask % 2)
+        if machine.requests or machine.steps or machine.pool.fences:
+            yield ev.End(machine.num_events, len(machine.ended), len(machine.config.block_ids))
+        for step, forward in machine.forwards.items():
+            yield ev.Forward(step, "start", tuple(forward.reads.values()))
+        if machine.reported is not None and self.runtime.is_within_budgets():
+            told = [layout_of(machine, req_id, worker) for req_id, worker in machine.workers.items()]
+            yield ev.Report(machine.reported, tuple(told))
+
+    # The worker.
+
+    def _syncs(self) -> Iterator[ev.Event]:
+        """Yield one token in any slot of a request, and in any slot at all."""
+        anywhere = self.block_id * self.block_size + self.mask % self.block_size
         for epoch, stream in self.streams.items():
+            first = self.machine.num_tokens(epoch[0])
+            vocab_ids = self.runtime.jobs[epoch[0]].vocab_ids(first, first + 1)
+            slots = [b * self.block_size + at for b in stream.block_ids for at in range(self.block_size)]
+            for slot in (slots[self.mask % len(slots)] if slots else anywhere, anywhere):
+                yield ev.Sync(*epoch, first, vocab_ids, (slot,) * len(vocab_ids), ("",) * len(vocab_ids))
+
+    def _tokens(self) -> Iterator[ev.Event]:
+        """Yield the loss of tokens, blocks and patience."""
+        for epoch in self.streams:
+            live = [token_id for token_id, _ in self.device.oracle.live(epoch)]
+            yield ev.Evict(*epoch, tuple(_subset(live, self.mask)))
             yield ev.Release(*epoch, (self.block_id,))
             yield ev.Defer(*epoch, 1 + self.mask % 3)
-            yield ev.Evict(*epoch, tuple(_subset(self.live[epoch], self.mask)))
-            yield from self._sync(epoch)
-            if stream.plan is None:
-                yield from self._plans(epoch, stream)
-            else:
+
+    def _plans(self) -> Iterator[ev.Event]:
+        """Yield plans from any blocks to any blocks."""
+        for epoch, stream in self.streams.items():
+            sources = _subset(stream.block_ids, self.mask)
+            worker = self.machine.workers.get(epoch[0])
+            leased = [*(worker.leased if worker else ()), self.block_id]
+            yield self._plan(epoch, stream, "in_place", sources, sources)
+            yield self._plan(epoch, stream, "out_of_place", sources, leased)
+
+    def _plan(
+        self,
+        epoch: Epoch,
+        stream: Stream,
+        strategy: ev.PlanStrategy,
+        sources: Sequence[int],
+        candidates: Sequence[int],
+    ) -> ev.Plan:
+        """Return a plan of all live tokens of the sources, as far as there is room."""
+        live = [token_id for token_id, _ in self.device.oracle.live(epoch)]
+        slots = {t: stream.slots[t] for t in live if stream.slots[t] // self.block_size in sources}
+        order = sorted(slots)
+        if strategy == "in_place":
+            order.sort(key=lambda t: (sources.index(slots[t] // self.block_size), slots[t]))
+        destinations = candidates[: -(-len(order) // self.block_size)]
+        room = [b * self.block_size + at for b in destinations for at in range(self.block_size)]
+        moves = [ev.Move(t, slots[t], to) for t, to in zip(order, room, strict=False) if slots[t] != to]
+        number = self.machine.num_events
+        return ev.Plan(*epoch, number, strategy, tuple(sources), tuple(destinations), tuple(moves))
+
+    def _plans_in_flight(self) -> Iterator[ev.Event]:
+        """Yield what may come too early or in a wrong order while a plan is copied."""
+        for epoch, stream in self.streams.items():
+            if stream.plan is not None:
                 yield from self._of_plan(epoch, stream, stream.plan)
 
-    def _is_over_budget(self) -> bool:
-        """Tell whether a step would be reported that no other can follow."""
-        return any(
-            worker.budget is not None and self.machine.num_live(req_id) > worker.budget
-            for req_id, worker in self.machine.workers.items()
-        )
-
-    def _sync(self, epoch: Epoch) -> Iterator[ev.Event]:
-        slot = self.block_id * self.block_size + self.mask % self.block_size
-        first = self.machine.num_tokens(epoch[0])
-        vocab_ids = self.runtime.jobs[epoch[0]].vocab_ids(first, first + 1)
-        yield ev.Sync(*epoch, first, vocab_ids, (slot,) * len(vocab_ids), ("",) * len(vocab_ids))
-
-    def _plans(self, epoch: Epoch, stream: Stream) -> Iterator[ev.Event]:
-        sources = _subset(stream.block_ids, self.mask)
-        worker = self.machine.workers.get(epoch[0])
-        leased = worker.leased if worker else []
-        plan_id = self.machine.num_events
-        for strategy, candidates in (("in_place", sources), ("out_of_place", [*leased, self.block_id])):
-            moves = self._moves(epoch, stream, sources, candidates, strategy == "in_place")
-            used = {move.dst_slot // self.block_size for move in moves}
-            destinations = tuple(block_id for block_id in candidates if block_id in used)
-            yield ev.Plan(*epoch, plan_id, strategy, tuple(sources), destinations, moves)  # type: ignore[arg-type]
-
-    def _moves(
-        self, epoch: Epoch, stream: Stream, sources: Sequence[int], candidates: Sequence[int], in_place: bool
-    ) -> tuple[ev.Move, ...]:
-        """Return the moves of all live tokens of the sources, as far as there is room."""
-        slots = {
-            t: stream.slots[t] for t in self.live[epoch] if stream.slots[t] // self.block_size in sources
-        }
-        order = sorted(slots)
-        if in_place:
-            order.sort(key=lambda token_id: sources.index(slots[token_id] // self.block_size))
-        room = [
-            block_id * self.block_size + offset
-            for block_id in candidates
-            for offset in range(self.block_size)
-        ]
-        moves = [ev.Move(t, slots[t], to) for t, to in zip(order, room, strict=False)]
-        return tuple(move for move in moves if move.src_slot != move.dst_slot)
-
     def _of_plan(self, epoch: Epoch, stream: Stream, plan: ev.Plan) -> Iterator[ev.Event]:
-        left = sorted(stream.left)
+        left = [move.token_id for move in plan.moves if move.token_id in stream.left]
         for token_ids in (_subset(left, self.mask), left[-1:], left):
             yield ev.Copy(*epoch, plan.plan_id, tuple(token_ids), NBYTES_PER_TOKEN * len(token_ids))
         yield ev.Cancel(*epoch, plan.plan_id)
+        live = [token_id for token_id, _ in self.device.oracle.live(epoch)]
+        moving = [t for t in live if stream.slots[t] // self.block_size in plan.source_blocks]
+        yield ev.Evict(*epoch, tuple(moving[:1]))
+        yield ev.Release(*epoch, plan.source_blocks[-1:])
         worker = self.machine.workers.get(epoch[0])
         if worker is not None and worker.plan is not None and worker.plan.plan == plan:
             yield self.runtime.commit(epoch[0], worker, plan)
@@ -144,5 +164,5 @@ def num_left(runtime: Runtime, req_id: str) -> int:
     return min(number, runtime.jobs[req_id].num_tokens - request.num_tokens)
 
 
-def _subset(values: Sequence[Any], mask: int) -> list[Any]:
+def _subset(values: Sequence[int], mask: int) -> list[int]:
     return [value for index, value in enumerate(values) if mask >> index & 1]

@@ -8,9 +8,10 @@ class Indirect(Run):
     """A dead token leaves the visible set at once."""
 
     configs = (
-        configured(2, range(12), headroom=3, view="indirect", strategy="out_of_place"),
+        configured(3, range(10), headroom=3, view="indirect", strategy="out_of_place"),
         configured(2, range(3, 14), headroom=2, view="indirect"),
-        configured(3, range(9), headroom=2, view="indirect", strategy="out_of_place"),
+        configured(4, range(8), headroom=2, view="indirect", strategy="out_of_place"),
+        configured(3, range(10), headroom=2, view="indirect"),
         configured(2, range(10), headroom=1, view="indirect", strategy="recycle"),
     )
     prompt_of = staticmethod(own_prompt)

@@ -222,8 +222,14 @@ class Run(Driven):
 
     def decide(self, pick: int, mask: int) -> None:
         """Let the worker win blocks from one of the requests, in some steps."""
-        if mask & 64 and self.found("evicts"):
-            self.reclaim_from(choose(self.found("evicts"), pick), pick, pick >> 2, mask >> 8 & 7)
+        long = [event for event in self.found("evicts") if mask & 64 and self._is_long(event)]
+        if long:
+            self.reclaim_from(choose(long, pick), pick, pick >> 2, mask >> 8 & 7)
+
+    def _is_long(self, event: ev.Event) -> bool:
+        """Tell whether a request has two blocks that could become one."""
+        assert isinstance(event, ev.Evict)
+        return self.machine.length(event.req_id) >= 2 * self.machine.config.block_size
 
     @precondition(lambda self: self.found("evicts"))
     @rule(pick=PICK, mask=PICK, how=st.integers(0, 7))
@@ -247,6 +253,8 @@ class Run(Driven):
         if not self.try_any("plans", req_id, pick):
             self.try_any("defers", req_id, pick)
             return
+        if pick & 1024:
+            self.illegal_one("careless", pick, -1, mask)
         if how < 2:
             return
         while self.try_any("copies", req_id, pick):
@@ -265,6 +273,10 @@ class Run(Driven):
     @rule(kind=st.sampled_from(("altered", "repeated", "careless")), which=PICK, what=PICK, how=PICK)
     def illegal(self, kind: str, which: int, what: int, how: int) -> None:
         """An event arrives with one field changed, again, much later, or from somebody who never looks."""
+        self.illegal_one(kind, which, what, how)
+
+    def illegal_one(self, kind: str, which: int, what: int, how: int) -> None:
+        """Give an event that may be illegal."""
         event = getattr(self, f"_{kind}")(which, what, how)
         if event is None or self._leads_nowhere(event):
             return
@@ -285,17 +297,7 @@ class Run(Driven):
 
     def _careless(self, which: int, what: int, how: int) -> ev.Event | None:
         """Return an event of a scheduler or worker that does not look whether it may."""
-        oracle, machine = self.device.oracle, self.machine
-        streams = {
-            epoch: stream
-            for epoch, stream in self.device.streams.items()
-            if machine.is_worked(*epoch) or epoch in machine.orphans or how % 8 == 7
-        }
-        live = {epoch: [token_id for token_id, _ in oracle.live(epoch)] for epoch in streams}
-        block_id = choose(machine.config.block_ids, which)
-        maker = Careless(self.runtime, streams, live, block_id, how >> 3 & 63)
-        events = list(maker.scheduler() if how & 1 else maker.worker())
-        return choose(events, what) if events else None
+        return choose(choose(Careless(self.runtime, self.device, which, how).kinds(), what), what >> 3)
 
     def _leads_nowhere(self, event: ev.Event) -> bool:
         """Tell whether an event is illegal in a way that the spec notices only later.

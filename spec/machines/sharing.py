@@ -7,10 +7,13 @@ from spec.machines.rules import Run, configured
 from spec.machines.tally import rule
 
 
+NUM_COMMON = 3
+
+
 def common_prompt(index: int, length: int) -> tuple[int, ...]:
     """Return a prompt of which the first tokens are those of every other one; odd ones differ from there."""
     own = 100 * index + 100 if index % 2 else 500
-    return tuple(range(400, 400 + min(length, 4))) + tuple(range(own, own + length - 4))
+    return (*range(400, 400 + min(length, NUM_COMMON)), *range(own, own + length - NUM_COMMON))
 
 
 class Sharing(Run):

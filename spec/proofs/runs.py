@@ -5,19 +5,17 @@ Source: paper 3.2 to 3.5.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 from random import Random
 
 from spec.proofs.cosimulate import Cosimulation, Outcome
-from spec.proofs.wild_events import CONFIGS, JOBS, MOODS, right_event, temptations, wild_event
+from spec.proofs.wild_events import CONFIGS, JOBS, MOODS, opening, right_events, temptations, wild_event
 from spec.report import Progress
 from spec.runtime import Runtime
 from vtoken_ref import events as ev
 from vtoken_ref.machine import Machine, MachineConfig
-from vtoken_ref.rules import VTokenError
 
 NUM_TRIES = 150
 """Events tried in a run."""
@@ -100,6 +98,8 @@ class _Run:
         self.runtime = Runtime(CONFIGS[seed % len(CONFIGS)], JOBS)
         self.mood = MOODS[seed // len(CONFIGS) % len(MOODS)]
         self.events: list[ev.Event] = []
+        self.found: Difference | None = None
+        self.is_opened = seed // (len(CONFIGS) * len(MOODS)) % 2 == 1
 
     def make(self) -> Difference | None:
         """Try events until spec and model differ, or the spec is in no state that it could be in."""
@@ -110,42 +110,50 @@ class _Run:
             return Difference(REST, self.runtime.machine.config, tuple(self.events), problem)
 
     def _make(self) -> Difference | None:
+        for event in opening(self.runtime) if self.is_opened else ():
+            if found := self._try([event], is_wild=False):
+                return found
         for index in range(NUM_TRIES):
             is_wild = self.choose([False, False, True])
-            make = wild_event if is_wild else right_event
-            event = make(self.runtime, self.choose, self.mood)
-            found = None if event is None else self._try_all(event, is_wild)
+            if is_wild:
+                wild = wild_event(self.runtime, self.choose, self.mood)
+                found = self._try([] if wild is None else [wild], is_wild)
+            else:
+                found = self._try(right_events(self.runtime, self.choose, self.mood), is_wild)
             if found is None and index % TRIES_PER_STATE_CHECK == 0:
                 found = self._look()
             if found is not None:
                 return found
         return None
 
-    def _try_all(self, event: ev.Event, is_wild: bool) -> Difference | None:
-        """Try an event, and first what is nearly the same."""
-        for tempting in [] if is_wild else temptations(self.runtime, event):
-            if found := self._try(tempting):
-                return found
-        found = self._try(event)
-        # Most wrong events that are right after all end a request or take its blocks.
-        if found is None and (not is_wild or self.choose([False, False, False, False, True])):
-            self._apply(event)
-        return found
+    def _try(self, events: Iterable[ev.Event], is_wild: bool) -> Difference | None:
+        """Try events until one is accepted, each after what is nearly the same; go on with that one."""
+        for event in events:
+            for tempting in [] if is_wild else temptations(self.runtime, event):
+                self._compare(tempting)
+            is_accepted = self._compare(event)
+            if self.found is not None:
+                return self.found
+            if is_accepted:
+                # Most wrong events that are right after all end a request or take its blocks.
+                if not is_wild or self.choose([False, False, False, False, True]):
+                    self.runtime.apply(event)
+                    self.events.append(event)
+                return None
+        return None
 
-    def _apply(self, event: ev.Event) -> None:
-        with suppress(VTokenError):
-            self.runtime.apply(event)
-            self.events.append(event)
-
-    def _try(self, event: ev.Event) -> Difference | None:
+    def _compare(self, event: ev.Event) -> bool:
+        """Compare spec and model on an event; tell whether both accept it."""
         machine, tally = self.runtime.machine, self.tally
         outcome = self.cosimulation.try_event(machine, event, self.seed)
         if outcome.problem:
             name = outcome.transitions[0] if outcome.transitions else REST
-            return Difference(name, machine.config, (*self.events, event), outcome.problem)
+            events = (*self.events, event)
+            self.found = self.found or Difference(name, machine.config, events, outcome.problem)
+            return False
         tally.counter(outcome).update(outcome.transitions or (REST,))
         tally.decisive.update(outcome.decisive)
-        return None
+        return outcome.accepted
 
     def _look(self) -> Difference | None:
         machine = self.runtime.machine
