@@ -81,7 +81,9 @@ class Accounts:
         """
         demand(not self.is_over, f"a {event.kind} follows the end of the run")
         epoch = (getattr(event, "req_id", ""), getattr(event, "epoch", None))
-        if not self.is_async and isinstance(event, ev.Sync | ev.Evict | ev.Plan | ev.Commit | ev.Release | ev.Defer):
+        if not self.is_async and isinstance(
+            event, ev.Sync | ev.Evict | ev.Plan | ev.Commit | ev.Release | ev.Defer
+        ):
             demand(self.is_current(epoch), f"a {event.kind} is of {epoch}, which is over")  # type: ignore[arg-type]
         getattr(self, f"_enter_{event.kind}", lambda event: None)(event)
         self.num_events += 1
@@ -179,7 +181,10 @@ class Accounts:
 
     def _step_begins(self, event: ev.Forward) -> None:
         demand(event.step > self.last_step, f"step {event.step} begins after {self.last_step}")
-        demand(len(self.under_way) <= self.config.async_depth, f"steps {self.under_way} are under way, one more begins")
+        demand(
+            len(self.under_way) <= self.config.async_depth,
+            f"steps {self.under_way} are under way, one more begins",
+        )
         for read in event.reads:
             demand(self.is_current((read.req_id, read.epoch)), f"{read} is of an epoch that is over")
             demand(read.num_query > 0, f"{read} computes nothing")
@@ -209,7 +214,10 @@ class Accounts:
         self.reports[event.step] = event
 
     def _enter_deliver(self, event: ev.Deliver) -> None:
-        demand(self.under_way[:1] == [event.step], f"step {event.step} is delivered, {self.under_way} are under way")
+        demand(
+            self.under_way[:1] == [event.step],
+            f"step {event.step} is delivered, {self.under_way} are under way",
+        )
         self.under_way.remove(event.step)
         for layout in self.reports.pop(event.step).layouts:
             if self.is_current((layout.req_id, layout.epoch)):
@@ -220,7 +228,10 @@ class Accounts:
         demand(not self.current, f"the run ends with {list(self.current)} alive")
         demand(not self.under_way, f"the run ends with {self.under_way} under way")
         counts = (self.num_events, len(self.admitted), len(self.config.block_ids))
-        demand((event.num_events, event.num_requests, event.num_free_blocks) == counts, f"{event} is not {counts}")
+        demand(
+            (event.num_events, event.num_requests, event.num_free_blocks) == counts,
+            f"{event} is not {counts}",
+        )
         self.is_over = True
 
     # What a worker decides.
@@ -251,7 +262,9 @@ class Accounts:
             demand(self.last_step % reclaim.check_interval == 0, f"{event} is outside of the checks")
 
     def _decide(self, event: ev.Evict | ev.Plan | ev.Release | ev.Defer) -> None:
-        demand(not self.is_async or self.window is not None, f"a {event.kind} is outside of the worker's window")
+        demand(
+            not self.is_async or self.window is not None, f"a {event.kind} is outside of the worker's window"
+        )
 
     def commit(self, event: ev.Commit, plan: ev.Plan) -> None:
         """Enter a commit of this plan: what it was lent is now held."""

@@ -2,15 +2,12 @@
 
 from hypothesis.stateful import precondition
 
-from spec.machines.packed import own_prompt
-from spec.machines.rules import Run, configured
+from spec.machines.rules import Overtaking, Run, configured
 from spec.machines.tally import rule
 
 
 class Ahead(Run):
     """What both views have in common."""
-
-    prompt_of = staticmethod(own_prompt)
 
     @precondition(lambda self: self.found("starts"))
     @rule()
@@ -37,6 +34,7 @@ class Ahead(Run):
             self.begin_large(pick)
         if mask & 1:
             self.offer("starts", 0)
+            self.tempt_forward(pick, mask)
             self.write_all(pick)
         if mask & 32:
             self.make_ready(pick)
@@ -57,6 +55,15 @@ class Ahead(Run):
                 self.happened("delivered late")
             self.deliver_one()
 
+    def run_until_written(self, pick: int) -> None:
+        """Let the worker get on to the next forward, and write nothing."""
+        if self.machine.reported is not None:
+            self.offer("reports", 0)
+        self.make_ready(pick)
+        if self.may_begin():
+            self.begin_large(pick)
+        self.offer("starts", 0)
+
 
 class AheadPacked(Ahead):
     """Dead tokens stay visible until they are reclaimed."""
@@ -69,7 +76,7 @@ class AheadPacked(Ahead):
     )
 
 
-class AheadIndirect(Ahead):
+class AheadIndirect(Ahead, Overtaking):
     """A dead token leaves the visible set at once."""
 
     configs = (

@@ -7,7 +7,7 @@ nothing, and must not have been legal for all that a correct runtime knows.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
@@ -17,7 +17,7 @@ from hypothesis.stateful import initialize
 from spec.machines.alterations import altered
 from spec.machines.device import Device
 from spec.machines.oracle import Disagreement
-from spec.machines.tally import Counted
+from spec.machines.tally import Counted, is_changed
 from spec.report import Counterexample
 from spec.runtime import Job, Runtime
 from vtoken_ref import events as ev
@@ -64,12 +64,10 @@ class Driven(Counted):
 
     Attributes:
         configs: one of them is drawn for each example.
-        prompt_of: gives the prompt of a request, by its index and the length drawn.
 
     """
 
     configs: ClassVar[tuple[MachineConfig, ...]]
-    prompt_of: ClassVar[Callable[[int, int], tuple[int, ...]]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,6 +92,10 @@ class Driven(Counted):
         with self.recorded():
             self.enter()
 
+    def prompt_of(self, index: int, length: int) -> tuple[int, ...]:
+        """Return the prompt of a request: one that no other has."""
+        return tuple(range(100 * index + 100, 100 * index + 100 + length))
+
     def enter(self) -> None:
         """Let the requests enter that enter before anything else: all but one."""
         while len(self.found("admits")) > 1:
@@ -111,7 +113,7 @@ class Driven(Counted):
         """
         self.begin_step()
         self.trying = (event,)
-        before = self.frozen() if may_refuse is True else b""
+        before = self.frozen() if may_refuse else b""
         try:
             self.runtime.apply(event)
         except VTokenError as error:
@@ -133,7 +135,7 @@ class Driven(Counted):
     ) -> None:
         if may_refuse is False or (isinstance(may_refuse, frozenset) and error.code not in may_refuse):
             raise Disagreement(f"a legal {event.kind} is refused: {error}")
-        if may_refuse is True and self.frozen() != before:
+        if is_changed(before, self.frozen()):
             raise Disagreement(f"a {event.kind} is refused ({error.code}), and yet something has changed")
         self.happened(f"refused {error.code}")
 
@@ -169,7 +171,9 @@ class Driven(Counted):
                 if machine.workers[req_id].block_ids != stream.block_ids:
                     raise Disagreement(f"the worker's list of {req_id} is not {stream.block_ids}")
                 if machine.length(req_id) != device.length(epoch):
-                    raise Disagreement(f"{req_id} is {machine.length(req_id)} long, not {device.length(epoch)}")
+                    raise Disagreement(
+                        f"{req_id} is {machine.length(req_id)} long, not {device.length(epoch)}"
+                    )
             if machine.steps or not stream.is_told:
                 continue
             whole = [*stream.block_ids, *unsent.block_ids]

@@ -13,6 +13,10 @@ from vtoken_ref import events as ev
 from vtoken_ref.transitions.messages import layout_of
 
 
+KINDS = ("blocks", "cached", "forwards", "messages", "syncs", "tokens", "plans", "plans_in_flight")
+"""Methods of ``Careless``."""
+
+
 class Careless:
     """One runtime in its present state.
 
@@ -35,35 +39,34 @@ class Careless:
             if self.machine.is_worked(*epoch) or epoch in self.machine.orphans or mask % 16 == 15
         }
 
-    def kinds(self) -> list[list[ev.Event]]:
-        """Return what may be done, one list a kind, none empty."""
-        kinds = (
-            *(self._blocks(), self._cached(), self._forwards(), self._syncs(), self._messages()),
-            *(self._tokens(), self._plans(), self._plans_in_flight()),
-        )
-        return [events for events in map(list, kinds) if events]
+    def events(self, kind: str) -> list[ev.Event]:
+        """Return what may be done of one of ``KINDS``."""
+        return list(getattr(self, kind)())
 
     # The scheduler.
 
-    def _blocks(self) -> Iterator[ev.Event]:
+    def blocks(self) -> Iterator[ev.Event]:
+        """Yield blocks freed and given out, whoever has them."""
         yield ev.Free((self.block_id,))
         yield ev.Free(tuple(self.machine.pool.fences))
         for req_id, request in self.machine.requests.items():
             yield ev.Alloc(req_id, (self.block_id,))
             yield ev.Lease(req_id, request.epoch, (self.block_id,))
 
-    def _cached(self) -> Iterator[ev.Event]:
+    def cached(self) -> Iterator[ev.Event]:
+        """Yield blocks cached and shared, whatever they hold."""
         cached = list(self.machine.pool.cached)
         turn = self.mask % (len(cached) + 1)
         known = [*cached[turn:], *cached[:turn], self.block_id]
         for req_id, request in self.machine.requests.items():
-            yield ev.Cache(req_id, request.epoch, tuple(request.block_ids[: 1 + self.mask % 3]))
-            prompt = self.runtime.jobs[req_id].prompt[: 1 + self.mask % 7]
-            yield ev.Share(
-                req_id, request.epoch, tuple(known[: -(-len(prompt) // self.block_size)]), prompt
-            )
+            for count in range(1, 4) if not request.block_ids else (1 + self.mask % 3,):
+                prompt = self.runtime.jobs[req_id].prompt[: count * self.block_size - self.mask % 2]
+                yield ev.Share(req_id, request.epoch, tuple(known[:count]), prompt)
+            if request.block_ids:
+                yield ev.Cache(req_id, request.epoch, tuple(request.block_ids[: 1 + self.mask % 3]))
 
-    def _forwards(self) -> Iterator[ev.Event]:
+    def forwards(self) -> Iterator[ev.Event]:
+        """Yield forwards of any requests."""
         step = self.machine.last_step + 1
         reads: list[ev.Read] = []
         for req_id, request in self.machine.requests.items():
@@ -74,7 +77,8 @@ class Careless:
                 yield ev.Forward(step, "begin", (ev.Read(req_id, request.epoch, 1, request.length, ""),))
         yield ev.Forward(step, "begin", tuple(reads))
 
-    def _messages(self) -> Iterator[ev.Event]:
+    def messages(self) -> Iterator[ev.Event]:
+        """Yield messages sent and taken too early, and the end of the run."""
         machine = self.machine
         yield ev.Deliver(machine.last_step - self.mask % 2)
         if machine.requests or machine.steps or machine.pool.fences:
@@ -87,7 +91,7 @@ class Careless:
 
     # The worker.
 
-    def _syncs(self) -> Iterator[ev.Event]:
+    def syncs(self) -> Iterator[ev.Event]:
         """Yield one token in any slot of a request, and in any slot at all."""
         anywhere = self.block_id * self.block_size + self.mask % self.block_size
         for epoch, stream in self.streams.items():
@@ -97,15 +101,17 @@ class Careless:
             for slot in (slots[self.mask % len(slots)] if slots else anywhere, anywhere):
                 yield ev.Sync(*epoch, first, vocab_ids, (slot,) * len(vocab_ids), ("",) * len(vocab_ids))
 
-    def _tokens(self) -> Iterator[ev.Event]:
+    def tokens(self) -> Iterator[ev.Event]:
         """Yield the loss of tokens, blocks and patience."""
-        for epoch in self.streams:
+        for epoch, stream in self.streams.items():
             live = [token_id for token_id, _ in self.device.oracle.live(epoch)]
             yield ev.Evict(*epoch, tuple(_subset(live, self.mask)))
+            yield ev.Evict(*epoch, tuple(live[-1:]))
             yield ev.Release(*epoch, (self.block_id,))
+            yield ev.Release(*epoch, tuple(stream.block_ids[self.mask % 4 :][:1]))
             yield ev.Defer(*epoch, 1 + self.mask % 3)
 
-    def _plans(self) -> Iterator[ev.Event]:
+    def plans(self) -> Iterator[ev.Event]:
         """Yield plans from any blocks to any blocks."""
         for epoch, stream in self.streams.items():
             sources = _subset(stream.block_ids, self.mask)
@@ -134,7 +140,7 @@ class Careless:
         number = self.machine.num_events
         return ev.Plan(*epoch, number, strategy, tuple(sources), tuple(destinations), tuple(moves))
 
-    def _plans_in_flight(self) -> Iterator[ev.Event]:
+    def plans_in_flight(self) -> Iterator[ev.Event]:
         """Yield what may come too early or in a wrong order while a plan is copied."""
         for epoch, stream in self.streams.items():
             if stream.plan is not None:

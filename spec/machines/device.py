@@ -258,6 +258,14 @@ class Device(Accounts):
         stream.known -= set(event.block_ids)
         self._reclaim(epoch, is_cut)
 
+    def _cache(self, event: ev.Cache) -> None:
+        epoch, block_size = (event.req_id, event.epoch), self.config.block_size
+        vocab_ids = self.oracle.epochs[epoch].vocab_ids[: len(event.block_ids) * block_size]
+        for index in range(len(vocab_ids)):
+            slot = event.block_ids[index // block_size] * block_size + index % block_size
+            found = self.oracle.stands_for.get(self.memory.get(slot, ""))
+            demand(found == (tuple(vocab_ids[: index + 1]), True), f"slot {slot} is cached for token {index}")
+
     def _share(self, event: ev.Share) -> None:
         epoch, block_size = (event.req_id, event.epoch), self.config.block_size
         slots = [
@@ -318,9 +326,14 @@ class Device(Accounts):
     def _check_launch(self, read: ev.Read, length: int) -> None:
         """Hold a forward to the lengths, the room and the budget of a request."""
         epoch = (read.req_id, read.epoch)
-        admitted, num_slots = self.admitted[read.req_id], len(self.streams[epoch].block_ids) * self.config.block_size
+        admitted, num_slots = (
+            self.admitted[read.req_id],
+            len(self.streams[epoch].block_ids) * self.config.block_size,
+        )
         is_recycling = self.is_async or (read.length == length and read.num_query == 1 and self.may_recycle)
-        demand(is_recycling or read.length == length + read.num_query, f"{read} begins at a length of {length}")
+        demand(
+            is_recycling or read.length == length + read.num_query, f"{read} begins at a length of {length}"
+        )
         demand(read.length == length or length + read.num_query <= num_slots, f"{read} has {num_slots} slots")
         is_decode = len(self.oracle.epochs[epoch].vocab_ids) >= admitted.num_prompt_tokens
         num_live = len(self.oracle.live(epoch))
@@ -499,10 +512,14 @@ class Device(Accounts):
             epoch = (layout.req_id, layout.epoch)
             has = (list(layout.block_ids), layout.num_tokens, layout.length)
             stream, num_tokens = self.streams[epoch], len(self.oracle.epochs[epoch].vocab_ids)
-            demand(has == (stream.block_ids, num_tokens, self.length(epoch)), f"{layout} is not what {epoch} has")
+            demand(
+                has == (stream.block_ids, num_tokens, self.length(epoch)), f"{layout} is not what {epoch} has"
+            )
         for epoch, stream in self.streams.items():
             is_late = bool(stream.left) and stream.plan is not None and stream.plan.strategy == "in_place"
-            demand(not is_late, f"step {event.step} is reported while tokens of {epoch} are moved over others")
+            demand(
+                not is_late, f"step {event.step} is reported while tokens of {epoch} are moved over others"
+            )
             stream.is_told = True
 
     # Inside.

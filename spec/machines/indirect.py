@@ -1,10 +1,9 @@
 """Runs of the paper's view at async depth 0: attention takes any slots, copies go on over forwards."""
 
-from spec.machines.packed import own_prompt
-from spec.machines.rules import Run, configured
+from spec.machines.rules import Overtaking, configured
 
 
-class Indirect(Run):
+class Indirect(Overtaking):
     """A dead token leaves the visible set at once."""
 
     configs = (
@@ -14,4 +13,3 @@ class Indirect(Run):
         configured(3, range(10), headroom=2, view="indirect"),
         configured(2, range(10), headroom=1, view="indirect", strategy="recycle"),
     )
-    prompt_of = staticmethod(own_prompt)

@@ -8,11 +8,6 @@ from vtoken_ref.reclaim import ReclaimConfig
 GATED = ReclaimConfig("in_place", Fraction(1, 4), low_watermark=4, high_watermark=5, max_attempts=1)
 
 
-def own_prompt(index: int, length: int) -> tuple[int, ...]:
-    """Return a prompt that no other request has."""
-    return tuple(range(100 * index + 100, 100 * index + 100 + length))
-
-
 class Packed(Run):
     """Dead tokens stay visible until they are reclaimed."""
 
@@ -24,5 +19,3 @@ class Packed(Run):
         configured(1, range(18), headroom=3),
         configured(2, range(9), headroom=1, reclaim=GATED),
     )
-
-    prompt_of = staticmethod(own_prompt)

@@ -7,7 +7,7 @@ from hypothesis.stateful import precondition
 
 from spec.machines.alterations import altered
 from spec.machines.base import PICK, Driven, choose, subset
-from spec.machines.careless import Careless, num_left
+from spec.machines.careless import KINDS, Careless, num_left
 from spec.machines.tally import rule
 from spec.runtime import NBYTES_PER_TOKEN
 from vtoken_ref import events as ev
@@ -121,7 +121,7 @@ class Run(Driven):
     @precondition(lambda self: self.goes_on())
     @rule(which=PICK, pick=PICK)
     def go_on(self, which: int, pick: int) -> None:
-        """A plan goes on, also one whose epoch has ended: a token more is copied, it commits, it is given up."""
+        """A plan goes on, also of a dead epoch: a token more is copied, it commits, it is given up."""
         self.offer(choose(self.goes_on(), which), pick)
 
     def goes_on(self) -> list[str]:
@@ -133,7 +133,9 @@ class Run(Driven):
     def release(self, pick: int) -> None:
         """A block is given up."""
         unused = {block_id for worker in self.machine.workers.values() for block_id in worker.leased}
-        found = [e for e in self.found("releases") if isinstance(e, ev.Release) and e.block_ids[0] not in unused]
+        found = [
+            e for e in self.found("releases") if isinstance(e, ev.Release) and e.block_ids[0] not in unused
+        ]
         self.try_one(choose(found if found and pick & 3 else self.found("releases"), pick >> 2))
 
     # Many events of a correct runtime at once, so that runs get far.
@@ -149,6 +151,7 @@ class Run(Driven):
         self.end_running(pick)
         self.make_ready(pick)
         self.begin_large(pick)
+        self.tempt_forward(pick, mask)
         if mask & 3 == 0:
             return
         self.write_all(pick)
@@ -169,6 +172,8 @@ class Run(Driven):
         """Let requests enter, keep them in their budgets, and give them blocks."""
         if pick & 4:
             self.offer_all("admits")
+        if pick & 96 == 96:
+            self.offer("evicts", -1)
         for req_id in self.machine.requests:
             self.keep_budget(req_id, pick)
             while self.runtime.needs_block(req_id) and self.give_block(req_id, pick):
@@ -189,7 +194,7 @@ class Run(Driven):
 
     def begin_large(self, pick: int) -> None:
         """Begin a forward of as many requests as can take part."""
-        found = [event for event in self.found("begins") if not self._is_hindered(event)]
+        found = [event for event in self.found("begins") if pick & 224 == 0 or not self._is_hindered(event)]
         if pick & 3:
             found = [event for event in found if not self._is_recycling(event)]
         if found:
@@ -214,10 +219,17 @@ class Run(Driven):
         found = self.found_for(name, req_id)
         return bool(found) and self.try_one(choose(found, pick))
 
+    def tempt_forward(self, pick: int, mask: int) -> None:
+        """While a forward runs, sometimes try what must wait for its end."""
+        kind = ("syncs", "tokens", "blocks", "plans", "", "", "", "")[mask >> 12 & 7]
+        if kind:
+            self.tempt(kind, pick, mask, pick >> 5)
+
     def go_on_over(self, pick: int, mask: int) -> None:
         """Let a plan go on while a forward runs, in some steps."""
         if mask & 2048 and self.device.running:
-            self.offer("copies", pick)
+            while self.offer("copies", pick) and pick & 1:
+                pass
             self.offer("commits", pick)
 
     def decide(self, pick: int, mask: int) -> None:
@@ -230,6 +242,12 @@ class Run(Driven):
         """Tell whether a request has two blocks that could become one."""
         assert isinstance(event, ev.Evict)
         return self.machine.length(event.req_id) >= 2 * self.machine.config.block_size
+
+    def run_until_written(self, pick: int) -> None:
+        """Let what runs end, then let the next forward run, and write nothing."""
+        self.end_running(pick)
+        self.make_ready(pick)
+        self.begin_large(pick)
 
     @precondition(lambda self: self.found("evicts"))
     @rule(pick=PICK, mask=PICK, how=st.integers(0, 7))
@@ -253,13 +271,14 @@ class Run(Driven):
         if not self.try_any("plans", req_id, pick):
             self.try_any("defers", req_id, pick)
             return
-        if pick & 1024:
-            self.illegal_one("careless", pick, -1, mask)
+        self.tempt("plans_in_flight", pick, mask, pick >> 3)
+        self.tempt("plans_in_flight", pick, -1 - (mask >> 4 & 1), pick)
         if how < 2:
             return
         while self.try_any("copies", req_id, pick):
             if how < 4:
                 break
+        self.tempt("plans_in_flight", pick, mask >> 3, pick)
         stops = [*self.found_for("preempts", req_id), *self.found_for("aborts", req_id)]
         if how in (3, 7) and stops and self.device.streams[req_id, event.epoch].left:
             self.stop_one(choose(stops, pick))
@@ -270,18 +289,27 @@ class Run(Driven):
 
     # Illegal events.
 
-    @rule(kind=st.sampled_from(("altered", "repeated", "careless")), which=PICK, what=PICK, how=PICK)
+    @rule(kind=st.sampled_from(("altered", "repeated", *KINDS)), which=PICK, what=PICK, how=PICK)
     def illegal(self, kind: str, which: int, what: int, how: int) -> None:
-        """An event arrives with one field changed, again, much later, or from somebody who never looks."""
+        """An event arrives with one field changed, again or much later, or from somebody who never looks."""
         self.illegal_one(kind, which, what, how)
 
     def illegal_one(self, kind: str, which: int, what: int, how: int) -> None:
         """Give an event that may be illegal."""
-        event = getattr(self, f"_{kind}")(which, what, how)
-        if event is None or self._leads_nowhere(event):
+        if kind in KINDS:
+            self.tempt(kind, which, what, how)
             return
-        taken = self.give(self.attested(event) if kind == "careless" else event, may_refuse=True)
-        self.happened(f"{kind} event {'taken' if taken else 'refused'}")
+        event = self._altered(which, what, how) if kind == "altered" else self._repeated(which)
+        if event is not None and not self._leads_nowhere(event):
+            taken = self.give(event, may_refuse=True)
+            self.happened(f"{kind} event {'taken' if taken else 'refused'}")
+
+    def tempt(self, kind: str, which: int, what: int, how: int) -> None:
+        """Do something without looking whether it may be done."""
+        events = Careless(self.runtime, self.device, which, how).events(kind)
+        if events and not self._leads_nowhere(choose(events, what)):
+            taken = self.give(self.attested(choose(events, what)), may_refuse=True)
+            self.happened(f"careless event {'taken' if taken else 'refused'}")
 
     def _altered(self, which: int, what: int, how: int) -> ev.Event | None:
         """Return a legal event with one field changed."""
@@ -291,13 +319,9 @@ class Run(Driven):
         event = self.attested(choose(self.found(choose(names, which)), what))
         return choose(altered(event, tuple(self.runtime.jobs)), how)
 
-    def _repeated(self, which: int, what: int, how: int) -> ev.Event | None:
+    def _repeated(self, which: int) -> ev.Event | None:
         """Return an event that was decided before, and perhaps taken."""
         return choose(self.offered, which) if self.offered else None
-
-    def _careless(self, which: int, what: int, how: int) -> ev.Event | None:
-        """Return an event of a scheduler or worker that does not look whether it may."""
-        return choose(choose(Careless(self.runtime, self.device, which, how).kinds(), what), what >> 3)
 
     def _leads_nowhere(self, event: ev.Event) -> bool:
         """Tell whether an event is illegal in a way that the spec notices only later.
@@ -311,3 +335,27 @@ class Run(Driven):
             return False
         alive = [read for read in event.reads if read.req_id in self.machine.requests]
         return any(read.num_query > num_left(self.runtime, read.req_id) for read in alive)
+
+
+class Overtaking(Run):
+    """Runs in which a plan may go on while a forward of its request runs."""
+
+    def overtakes(self) -> list[str]:
+        """Return the requests with a plan that may commit while a forward of them runs."""
+        return [
+            req_id
+            for req_id, worker in self.machine.workers.items()
+            if worker.plan is not None and worker.in_forward is None
+        ]
+
+    @precondition(lambda self: self.overtakes())
+    @rule(pick=PICK)
+    def overtake(self, pick: int) -> None:
+        """A plan is copied, and perhaps commits, while a forward of its request runs."""
+        req_id = choose(self.overtakes(), pick)
+        if pick & 8:
+            self.try_one(*self.found_for("evicts", req_id)[-1:])
+        self.run_until_written(pick)
+        while self.try_any("copies", req_id, pick):
+            pass
+        self.try_any("commits", req_id, 0)

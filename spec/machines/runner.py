@@ -46,6 +46,8 @@ def run_machine(machine: type[Counted], limits: Limits) -> tuple[Tally, bool]:
     except OutOfTime:
         return tally, False
     except Exception as error:
+        if clock.is_over:  # Hypothesis may have met the end of the time as something of its own.
+            return tally, False
         if not tally.problem:
             tally.fail(f"{type(error).__name__}: {error}", 0)
     return tally, True
@@ -57,6 +59,7 @@ class _Clock:
     def __init__(self, tally: Tally, limits: Limits) -> None:
         self._tally, self._limits = tally, limits
         self._shrink_until: float | None = None
+        self.is_over = False
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -64,6 +67,7 @@ class _Clock:
             self._shrink_until = now + self._limits.shrink_s
         for until in (self._limits.deadline, self._shrink_until):
             if until is not None and now > until:
+                self.is_over = True
                 raise OutOfTime
 
 

@@ -6,14 +6,7 @@ from spec.machines.base import PICK
 from spec.machines.rules import Run, configured
 from spec.machines.tally import rule
 
-
 NUM_COMMON = 3
-
-
-def common_prompt(index: int, length: int) -> tuple[int, ...]:
-    """Return a prompt of which the first tokens are those of every other one; odd ones differ from there."""
-    own = 100 * index + 100 if index % 2 else 500
-    return (*range(400, 400 + min(length, NUM_COMMON)), *range(own, own + length - NUM_COMMON))
 
 
 class Sharing(Run):
@@ -26,7 +19,11 @@ class Sharing(Run):
         configured(1, range(16), headroom=2),
         configured(3, range(8), headroom=1, strategy="recycle"),
     )
-    prompt_of = staticmethod(common_prompt)
+
+    def prompt_of(self, index: int, length: int) -> tuple[int, ...]:
+        """Return a prompt that begins as every other one; some differ from there."""
+        own = 100 * index + 100 if index % 3 == 1 else 500
+        return (*range(400, 400 + min(length, NUM_COMMON)), *range(own, own + length - NUM_COMMON))
 
     def enter(self) -> None:
         """Let one request enter; the others come when there is something to share."""
@@ -36,6 +33,8 @@ class Sharing(Run):
         """Let one request more enter, sometimes, before everybody gets blocks."""
         if pick & 1:
             self.offer("admits", pick)
+        if pick & 2:
+            self.tempt("cached", pick, pick >> 2, pick >> 3)
         for req_id in self.machine.requests:
             self.keep_budget(req_id, pick)
             while self.runtime.needs_block(req_id) and self.give_block(req_id, pick):

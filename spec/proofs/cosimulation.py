@@ -12,7 +12,7 @@ from spec.proofs.cosimulate import GUARDS_OF, Cosimulation
 from spec.proofs.runs import INVARIANT, REST, Difference, Tally, search
 from spec.report import Check, Counterexample, Options, Progress, Section, Status
 
-NUM_RUNS = {True: 40, False: 100}
+NUM_RUNS = {True: 40, False: 120}
 """Runs when it is to be quick, and when not."""
 
 

@@ -5,8 +5,8 @@ Source: paper 3.2 to 3.5.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from random import Random
 
@@ -165,7 +165,7 @@ class _Run:
 
 
 def _shortened(found: Difference, cosimulation: Cosimulation) -> Difference:
-    """Return a run that ends in the same difference, of which no two events can be left out."""
+    """Return a run that ends in the same difference, of which no request and no two events can go."""
     shorter: Difference | None = found
     while shorter is not None:
         found, shorter = shorter, _shorter(shorter, cosimulation)
@@ -173,14 +173,32 @@ def _shortened(found: Difference, cosimulation: Cosimulation) -> Difference:
 
 
 def _shorter(found: Difference, cosimulation: Cosimulation) -> Difference | None:
-    """Return the same without one event or two, None when each is needed."""
-    last = len(found.events) - 1
-    for left_out in chain(combinations(range(last), 1), combinations(range(last), 2)):
-        events = tuple(event for index, event in enumerate(found.events) if index not in left_out)
+    """Return the same without a request, an event or two, None when each is needed."""
+    for events in _candidates(found.events):
         problem = _problem(found, events, cosimulation)
         if problem:
             return Difference(found.name, found.config, events, problem)
     return None
+
+
+def _candidates(events: Sequence[ev.Event]) -> Iterator[tuple[ev.Event, ...]]:
+    for req_id in (job.req_id for job in JOBS):
+        left = tuple(_without_request(events, req_id))
+        if left and left != tuple(events) and type(left[-1]) is type(events[-1]):
+            yield left
+    last = len(events) - 1
+    for left_out in chain(combinations(range(last), 1), combinations(range(last), 2)):
+        yield tuple(event for index, event in enumerate(events) if index not in left_out)
+
+
+def _without_request(events: Sequence[ev.Event], req_id: str) -> Iterator[ev.Event]:
+    for event in events:
+        if isinstance(event, ev.Forward):
+            reads = tuple(read for read in event.reads if read.req_id != req_id)
+            if reads or not event.reads:
+                yield replace(event, reads=reads)
+        elif getattr(event, "req_id", "") != req_id:
+            yield event
 
 
 def _problem(found: Difference, events: Sequence[ev.Event], cosimulation: Cosimulation) -> str:

@@ -89,25 +89,28 @@ def _as_computed(event: ev.Sync) -> ev.Sync:
     return replace(event, fingerprints=tuple(written))
 
 
-def _wide_plans(runtime: Runtime, req_id: str) -> Iterator[ev.Plan]:
+def _wide_plans(runtime: Runtime, req_id: str) -> Iterator[ev.Event]:
     """Yield the plan over all blocks that may be sources, where the planner would take as few as do."""
     machine, table = runtime.machine, runtime.machine.table
-    worker = machine.workers.get(req_id)
-    if worker is None or req_id not in table or worker.plan is not None or machine.config.view == "packed":
+    if req_id not in table or machine.config.view == "packed":
         return
     is_open = open_block(table, req_id)
+    yield from _plan_over(runtime, req_id, [it for it in table.written_blocks(req_id) if it != is_open])
+
+
+def _plan_over(runtime: Runtime, req_id: str, block_ids: Sequence[int]) -> Iterator[ev.Event]:
+    """Yield the plan that moves what is live in these blocks, unless they are protected, to leased ones."""
+    machine, table, worker = runtime.machine, runtime.machine.table, runtime.machine.workers[req_id]
     sources = tuple(
         block_id
-        for block_id in table.written_blocks(req_id)
-        if table.live_in_block(req_id, block_id)
-        and not machine.pool.is_protected(block_id)
-        and block_id != is_open
+        for block_id in block_ids
+        if table.live_in_block(req_id, block_id) and not machine.pool.is_protected(block_id)
     )
     count = num_blocks_for(num_live_in(table, req_id, sources), table.block_size)
-    if count < len(sources) and count <= len(worker.leased):
+    if worker.plan is None and count < len(sources) and count <= len(worker.leased):
         destinations = tuple(worker.leased[:count])
         moves = planned_moves(table, req_id, "out_of_place", sources, destinations)
-        yield ev.Plan(req_id, worker.epoch, machine.num_events, "out_of_place", sources, destinations, moves)
+        yield runtime.plan(req_id, "out_of_place", Relocation(sources, destinations, moves))
 
 
 def _how_often(runtime: Runtime, mood: Mapping[str, int], name: str, req_id: str = "") -> int:
@@ -182,12 +185,20 @@ def _more_tempting(runtime: Runtime, event: ev.Event) -> list[ev.Event]:
             return list(_nearly_planned(runtime, event))
         case ev.Copy():
             return list(_beside_a_copy(runtime, event))
-        case ev.Sync() if len(event.slots) == 1 and event.req_id in runtime.machine.table:
-            table = runtime.machine.table
-            own = [table.slot(event.req_id, token_id) for token_id in table.live_tokens(event.req_id)]
-            dead = set(table.dead_slots(event.req_id)) - set(recyclable_slots(runtime.machine, event.req_id))
-            return [replace(event, slots=(slot,)) for slot in (*own[:1], *sorted(dead)[:2])]
+        case ev.Sync() if event.req_id in runtime.machine.table:
+            return list(_beside_a_write(runtime, event))
     return []
+
+
+def _beside_a_write(runtime: Runtime, event: ev.Sync) -> Iterator[ev.Event]:
+    req_id, table = event.req_id, runtime.machine.table
+    if len(event.slots) == 1:
+        own = [table.slot(req_id, token_id) for token_id in table.live_tokens(req_id)]
+        dead = set(table.dead_slots(req_id)) - set(recyclable_slots(runtime.machine, req_id))
+        for slot in (*own[:1], *sorted(dead)[:2]):
+            yield replace(event, slots=(slot,))
+    yield from runtime.commits(req_id)
+    yield from _plan_over(runtime, req_id, table.written_blocks(req_id))
 
 
 def _beside_a_copy(runtime: Runtime, event: ev.Copy) -> Iterator[ev.Event]:

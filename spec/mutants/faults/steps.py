@@ -379,7 +379,7 @@ FAULTS = (
     Fault(
         "tail-given-up",
         RELOCATION,
-        """    if num_left < _num_tail_slots(state, event.req_id):
+        """    if is_counted_on or num_left < _num_tail_slots(state, event.req_id):
 """,
         """    if num_left < 0:
 """,

@@ -175,7 +175,7 @@ FAULTS = (
     Fault(
         "recycle-shared",
         FORWARDS,
-        """        if not state.pool.is_protected(block_id) and block_id not in in_plan:
+        """        if not is_protected(block_id) and block_id not in in_plan:
 """,
         """        if block_id not in in_plan:
 """,
@@ -186,9 +186,9 @@ FAULTS = (
     Fault(
         "recycle-source",
         FORWARDS,
-        """        if not state.pool.is_protected(block_id) and block_id not in in_plan:
+        """        if not is_protected(block_id) and block_id not in in_plan:
 """,
-        """        if not state.pool.is_protected(block_id):
+        """        if not is_protected(block_id):
 """,
         "a new token is written into a source of the plan in flight",
         (Rule.RECYCLE,),
