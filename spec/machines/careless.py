@@ -12,7 +12,6 @@ from spec.runtime import NBYTES_PER_TOKEN, Runtime
 from vtoken_ref import events as ev
 from vtoken_ref.transitions.messages import layout_of
 
-
 KINDS = ("blocks", "cached", "forwards", "messages", "syncs", "tokens", "plans", "plans_in_flight")
 """Methods of ``Careless``."""
 
