@@ -25,6 +25,7 @@ from vtoken_ref.planner import (
     plan_relocation,
     wholly_dead_blocks,
 )
+from vtoken_ref.rules import VTokenError
 from vtoken_ref.state import PlanInFlight, WorkerRequest
 from vtoken_ref.transitions.forwards import recyclable_slots
 from vtoken_ref.transitions.messages import is_changed, layout_of
@@ -191,11 +192,23 @@ class Runtime:
         return request.length + 1 > len(request.block_ids) * self.machine.config.block_size
 
     def distinct_free_blocks(self) -> list[int]:
-        """Return the first free block that is not cached, and every cached free one."""
-        pool = self.machine.pool
-        free = sorted(pool.free_blocks)
-        plain = [block_id for block_id in free if block_id not in pool.cached]
-        return plain[:1] + [block_id for block_id in free if block_id in pool.cached]
+        """Return the first free block that nothing tells from another, and every other free one."""
+        special = {*self.machine.pool.cached, *(self._listed_blocks() if self.machine.is_async else ())}
+        free = sorted(self.machine.pool.free_blocks)
+        plain = [block_id for block_id in free if block_id not in special]
+        return plain[:1] + [block_id for block_id in free if block_id in special]
+
+    def _listed_blocks(self) -> Iterator[int]:
+        """Yield the blocks of which the worker or a message speaks, though it may be for a dead epoch."""
+        for worker in self.machine.workers.values():
+            for block_ids in (worker.block_ids, worker.leased, worker.made_for, worker.known_leases):
+                yield from block_ids
+        for forward in self.machine.forwards.values():
+            for message in forward.message.values():
+                yield from (*message.new_blocks, *message.new_leases)
+        for report in self.machine.reports.values():
+            for layout in report.layouts:
+                yield from (*layout.made_for, *layout.block_ids, *layout.leased_blocks)
 
     def leases(self, req_id: str) -> list[ev.Event]:
         """One block as a destination for a plan to come."""
@@ -552,7 +565,10 @@ class Runtime:
         length = table.length(req_id)
         if plan.strategy != "copy_on_write":
             after = blocks_after(table.block_ids(req_id), sources, destinations)
-            length = table.length_after(req_id, plan.moves, after, self.machine.protection(req_id))
+            try:
+                length = table.length_after(req_id, plan.moves, after, self.machine.protection(req_id))
+            except VTokenError:
+                length = -1  # No table can do these moves any more; no machine will take the commit.
         moved_to = {move.token_id: move.dst_slot for move in plan.moves}
         live = table.live_tokens(req_id)
         after_digest = self._digest(

@@ -212,7 +212,7 @@ _SMALL = tuple(
             "small.async-packed-in-place",
             "packing in the worker's window",
             _config(2, 0, "in_place", "packed", 1),
-            _one(_THREE, 2),
+            _one((1, 2), 4),
             first_prefilled,
             {**_FEW, "abort": 1, "evict": 2, "plan": 1, "cancel": 1},
         ),

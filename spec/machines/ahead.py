@@ -48,6 +48,7 @@ class Ahead(Run):
                 self.keep_budget(req_id, pick)
             self.decide(pick, mask)
         if mask & 8:
+            self.end_orphans(mask)
             self.offer_all("late_copies")
             self.offer("reports", 0)
         if mask & 16:

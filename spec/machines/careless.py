@@ -54,15 +54,25 @@ class Careless:
 
     def cached(self) -> Iterator[ev.Event]:
         """Yield blocks cached and shared, whatever they hold."""
-        cached = list(self.machine.pool.cached)
-        turn = self.mask % (len(cached) + 1)
-        known = [*cached[turn:], *cached[:turn], self.block_id]
         for req_id, request in self.machine.requests.items():
-            for count in range(1, 4) if not request.block_ids else (1 + self.mask % 3,):
-                prompt = self.runtime.jobs[req_id].prompt[: count * self.block_size - self.mask % 2]
-                yield ev.Share(req_id, request.epoch, tuple(known[:count]), prompt)
             if request.block_ids:
                 yield ev.Cache(req_id, request.epoch, tuple(request.block_ids[: 1 + self.mask % 3]))
+            prompt, block_size = self.runtime.jobs[req_id].prompt, self.block_size
+            for num_tokens in range(1, len(prompt)) if not request.block_ids else (1,):
+                block_ids = self._blocks_in_place(-(-num_tokens // block_size))
+                yield ev.Share(req_id, request.epoch, block_ids, prompt[:num_tokens])
+
+    def _blocks_in_place(self, count: int) -> tuple[int, ...]:
+        """Return blocks that hold some prefix up to the first, second and so on block, or any block."""
+        block_ids = []
+        for index in range(count):
+            found = [
+                block_id
+                for block_id, prefix in self.machine.pool.cached.items()
+                if -(-len(prefix.vocab_ids) // self.block_size) == index + 1
+            ]
+            block_ids.append(found[(self.mask + index) % len(found)] if found else self.block_id)
+        return tuple(block_ids)
 
     def forwards(self) -> Iterator[ev.Event]:
         """Yield forwards of any requests."""

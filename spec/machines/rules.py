@@ -256,12 +256,12 @@ class Run(Driven):
         self.reclaim_from(choose(self.found("evicts"), pick), pick, mask, how)
 
     def reclaim_from(self, event: ev.Event, pick: int, mask: int, how: int) -> None:
-        """Evict, lease, plan, copy, commit, release; ``how`` says where it stops.
+        """Evict, lease, plan, copy, commit, release; ``how`` says how far.
 
         A plan that lacks destinations is deferred; one may be cut short by the end of its epoch.
         """
         assert isinstance(event, ev.Evict)
-        req_id = event.req_id
+        req_id, stage = event.req_id, how >> 1 & 3
         is_full = 2 * self.machine.num_live(req_id) > self.machine.length(req_id)
         for token in subset(self.found_for("evicts", req_id), mask) if is_full else ():
             self.try_one(token)
@@ -273,19 +273,31 @@ class Run(Driven):
             return
         self.tempt("plans_in_flight", pick, mask, pick >> 3)
         self.tempt("plans_in_flight", pick, -1 - (mask >> 4 & 1), pick)
-        if how < 2:
-            return
+        epoch = (req_id, event.epoch)
+        if stage == 1 or (stage == 2 and len(self.device.streams[epoch].left) > 1):
+            self.try_any("copies", req_id, pick)
+        if stage == 2 and self.device.streams[epoch].left:
+            if stops := [*self.found_for("preempts", req_id), *self.found_for("aborts", req_id)]:
+                self.stop_one(choose(stops, pick))
+            self.end_orphans(pick)
+        if stage == 3:
+            self.finish_plan(req_id, pick, mask)
+
+    def end_orphans(self, pick: int) -> None:
+        """Let plans whose epochs have ended come to an end, sometimes, by copies or without."""
+        if pick & 256:
+            self.offer("late_copies", pick)
+        if pick & 512:
+            self.offer("late_cancels", pick)
+
+    def finish_plan(self, req_id: str, pick: int, mask: int) -> None:
+        """Copy what is left, commit, and give up what comes free."""
         while self.try_any("copies", req_id, pick):
-            if how < 4:
-                break
+            pass
         self.tempt("plans_in_flight", pick, mask >> 3, pick)
-        stops = [*self.found_for("preempts", req_id), *self.found_for("aborts", req_id)]
-        if how in (3, 7) and stops and self.device.streams[req_id, event.epoch].left:
-            self.stop_one(choose(stops, pick))
-        elif how > 3:
-            self.try_any("commits", req_id, 0)
-            while self.try_any("releases", req_id, pick):
-                pass
+        self.try_any("commits", req_id, 0)
+        while self.try_any("releases", req_id, pick):
+            pass
 
     # Illegal events.
 
